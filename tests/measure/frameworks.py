@@ -4,6 +4,8 @@ Each model runs on OpenVINO and on ONNX Runtime, in the framework's own Python a
 the time of a run, which the server measures itself, and the time that a client sees; rounds alternate, and the median of the
 ratios within rounds counts.
 
+The embedded engine runs the same files, and ones of 8 bits, beside ONNX Runtime, with one thread each.
+
 Under load, 32 clients send single images, which the server batches; Python runs full batches. The server and Python have the same
 processor in turn, and the clients another one, so that they take nothing from the server. Tensors are in shared memory.
 """
@@ -27,6 +29,7 @@ import numpy as np
 import onnxruntime
 import openvino
 import tritonclient.http
+from onnxruntime import quantization
 
 import nereid_server
 import onnx_engines
@@ -221,6 +224,59 @@ def under_load(server, backend, model):
     return statistics.median(rates), statistics.median(ratios)
 
 
+def quantised(model, folder):
+    """The model's file with weights and activations of 8 bits, between operators that quantise and dequantise."""
+    name, shape = MODELS[model]
+
+    class Examples(quantization.CalibrationDataReader):
+        """Random images."""
+
+        def __init__(self):
+            numbers = np.random.default_rng(3)
+            self.left = [numbers.uniform(-1, 1, (1, *shape)).astype(np.float32) for _ in range(4)]
+
+        def get_next(self):
+            """The next image's inputs, or nothing."""
+            return {name: self.left.pop()} if self.left else None
+
+    path = folder / f"{model}.onnx"
+    quantization.quantize_static(source(model), path, Examples(), per_channel=True)
+    return path.read_bytes()
+
+
+def embedded_engine(folder):
+    """Prints the embedded engine's times of a run beside ONNX Runtime's, each with one thread."""
+    # It names initializers that nothing uses.
+    onnxruntime.set_default_logger_severity(3)
+    files = {model: source(model).read_bytes() for model in MODELS}
+    for model in MODELS:
+        files[f"{model}_int8"] = quantised(model, folder)
+    repository = folder / "embedded"
+    for model, contents in files.items():
+        config = 'backend: "onnxruntime"\ninstance_group { count: 1 kind: KIND_CPU }\n'
+        write_model(repository, model, config, contents)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    print("\n| model | ONNX Runtime | embedded engine | lowest | highest |\n|---|---|---|---|---|")
+    with nereid_server.running(repository, *onnx_engines.FLAGS["tract"]) as server:
+        with tritonclient.http.InferenceServerClient(server.url) as client:
+            for model, contents in files.items():
+                name, shape = MODELS[model.removesuffix("_int8")]
+                values = np.random.default_rng(1).uniform(-1, 1, (1, *shape)).astype(np.float32)
+                session = onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
+                inputs = [given(name, values)]
+                rows = []
+                for _ in range(ROUNDS):
+                    before, executed = compute_us(server, model)
+                    milliseconds(lambda: client.infer(model, inputs))
+                    after, now = compute_us(server, model)
+                    runtime = milliseconds(lambda: session.run(None, {name: values}))
+                    rows.append((runtime, (after - before) / 1000 / (now - executed) / runtime))
+                runtimes, ratios = zip(*rows)
+                figures = f"{statistics.median(runtimes):.2f} ms | {statistics.median(ratios):.2f}x"
+                print(f"| {model} | {figures} | {min(ratios):.2f}x | {max(ratios):.2f}x |", flush=True)
+
+
 def main():
     flags = [*onnx_engines.FLAGS["ort"], *openvino_models.FLAGS, *tensorflow_package.FLAGS]
     tensorflow_package.fetched()
@@ -242,6 +298,8 @@ def main():
             os.sched_setaffinity(0, everywhere)
             figures = f"{python:.2f} ms | {run:.2f}x | {seen:.2f}x | {rate:.0f}/s | {load:.2f}x"
             print(f"| {model} | {title} | {figures} |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        embedded_engine(Path(folder))
 
 
 if len(sys.argv) > 2:

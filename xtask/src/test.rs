@@ -49,6 +49,9 @@ const AI_CLIENT_REQUIREMENTS: &str = "requirements-ai-clients.txt";
 /// Further packages for the step `language-oracles`.
 const LANGUAGE_ORACLE_REQUIREMENTS: &str = "requirements-language-oracles.txt";
 
+/// NVIDIA Dynamo's parsers of tool calls: the crate with its release, and the program in it that reads outputs.
+const DYNAMO_PARSERS: (&str, &str) = ("dynamo-parsers@11.0.1", "record_dynamo_batch");
+
 /// Further packages for the benchmark `operations`.
 const OPERATIONS_REQUIREMENTS: &str = "requirements-operations.txt";
 
@@ -85,7 +88,7 @@ pub enum Step {
     Guides,
     /// Clients of OpenAI's interface in Python and JavaScript, as they are released; runs only if named
     AiClients,
-    /// Language models against transformers' prompts and Triton's vLLM backend; runs only if named
+    /// Language models against transformers' prompts, Dynamo's parsers and Triton's vLLM backend; runs only if named
     LanguageOracles,
     /// Hundreds of models on a server with memory for a part of them, while everything goes wrong, for ten minutes, as the superuser; runs only if named
     ManyModels,
@@ -384,12 +387,12 @@ fn guides(project: &Project) -> Result<()> {
 fn ai_clients(project: &Project) -> Result<()> {
     let quick = requirements(project, QUICK_REQUIREMENTS)?;
     let venv = Venv::with(project, "ai-clients", &(quick + &requirements(project, AI_CLIENT_REQUIREMENTS)?))?;
-    let files = ["python_ai_clients.py", "javascript_ai_clients.py"]
+    let files = ["python_ai_clients.py", "python_ai_editors.py", "javascript_ai_clients.py"]
         .map(|file| format!("tests/end_to_end/clients/{file}"));
     pytest(project, &venv, &files.each_ref().map(String::as_str))
 }
 
-/// Compares prompts with transformers, and runs Triton's vLLM backend.
+/// Compares prompts with transformers and tool calls with NVIDIA Dynamo's parsers, which it builds, and runs Triton's vLLM backend.
 fn language_oracles(project: &Project) -> Result<()> {
     let quick = requirements(project, QUICK_REQUIREMENTS)?;
     let venv = Venv::with(
@@ -397,9 +400,27 @@ fn language_oracles(project: &Project) -> Result<()> {
         "language-oracles",
         &(quick + &requirements(project, LANGUAGE_ORACLE_REQUIREMENTS)?),
     )?;
-    let files = ["frameworks/chat_templates.py", "python/real_vllm_backend.py"];
+    let files =
+        ["frameworks/chat_templates.py", "frameworks/tool_call_oracle.py", "python/real_vllm_backend.py"];
     let files = files.map(|file| format!("tests/end_to_end/{file}"));
-    pytest(project, &venv, &files.each_ref().map(String::as_str))
+    let mut pytest = pytest_command(project, &venv, &files.each_ref().map(String::as_str));
+    show(pytest.env("NEREID_DYNAMO_PARSERS", dynamo_parsers(project)?))
+}
+
+/// Builds the program of Dynamo's parsers, unless it is there. It takes minutes.
+fn dynamo_parsers(project: &Project) -> Result<PathBuf> {
+    let (package, program) = DYNAMO_PARSERS;
+    let home = project.scratch("dynamo-parsers");
+    let (root, target) = (home.join(package), home.join("target"));
+    let path = root.join("bin").join(program);
+    if !path.exists() {
+        let mut install =
+            project.cargo(&["install", "--quiet", "--locked", "--debug", package, "--bin", program]);
+        install.arg("--root").arg(&root).arg("--target-dir").arg(&target);
+        show(install.env("CARGO_PROFILE_DEV_DEBUG", "0"))?;
+        fs::remove_dir_all(&target).with_context(|| format!("cannot remove {}", target.display()))?;
+    }
+    Ok(path)
 }
 
 /// Runs the long form of the test of many models, which prints what happened.

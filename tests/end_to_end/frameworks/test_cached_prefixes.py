@@ -1,6 +1,7 @@
 """Who shares cached prefixes of a language model: requests of one principal, over every protocol, unless the model shares them."""
 
 import json
+import random
 import sys
 
 import numpy as np
@@ -168,3 +169,39 @@ def test_without_a_policy_all_clients_are_one(repository, serve):
     gguf_models.write(repository, "own")
     server = serve(llamacpp_package.flag())
     assert [openai(server, {}, "own") for _ in range(2)] == [0, TOKENS - 1]
+
+
+@pytest.mark.parametrize("sandbox", ["off", "on"])
+def test_prefixes_that_left_the_cache_are_read_from_files(repository, serve, sandbox):
+    """The cache has room for one of the prompts, and one model keeps what leaves it in files."""
+    limits = {"max_sequences": 3, "context_length": 400, "cache_tokens": 400}
+    gguf_models.write(repository, "plain", gguf_models.parameters(**limits))
+    gguf_models.write(repository, "filed", gguf_models.parameters(**limits, prefix_cache_disk_bytes=50_000_000))
+    server = serve(llamacpp_package.flag(), f"--backend-config=llamacpp,sandbox={sandbox}")
+    chance = random.Random(5)
+    prompts = ["".join(chance.choices("dehijklm", k=300)) for _ in range(4)]
+
+    def ask(model, prompt):
+        body = {
+            "text_input": prompt,
+            "exclude_input_in_output": True,
+            "return_num_cached_tokens": True,
+            "return_num_input_tokens": True,
+        }
+        body["sampling_parameters"] = json.dumps({"temperature": 0, "max_tokens": 24, "ignore_eos": True})
+        found = request(server, "POST", f"/v2/models/{model}/generate", json.dumps(body))
+        assert found.status == 200, found.body
+        return found.json
+
+    for prompt in prompts:
+        ask("filed", prompt)
+    # The last one is in the cache in any case, and then leaves it.
+    for prompt in prompts[:-1] * 2:
+        expected, found = ask("plain", prompt), ask("filed", prompt)
+        # All prompts begin with the same two tokens.
+        assert expected["num_cached_tokens"] < 10 and found["num_cached_tokens"] == found["num_input_tokens"] - 1
+        assert found["text_output"] == expected["text_output"]
+        # Another continuation of a part of it.
+        expected, found = ask("plain", prompt[:250] + "xyz"), ask("filed", prompt[:250] + "xyz")
+        assert found["num_cached_tokens"] > 240
+        assert found["text_output"] == expected["text_output"]

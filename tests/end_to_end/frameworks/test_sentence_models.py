@@ -5,18 +5,21 @@ import json
 import random
 import shutil
 import struct
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from typing import Any
 
 import numpy as np
 import openai
+import openvino
 import pytest
 from openai import OpenAI
 
 import nereid_server
+import openvino_models
 import sentence_package
-from http_requests import request
+from http_requests import LIMIT_S, request
 from places import EXAMPLES
 
 # What single precision leaves where rows are filled to another length.
@@ -51,7 +54,7 @@ def made():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     repository = tmp_path_factory.mktemp("sentences")
-    for model in ("mean", "prompted", "last", "rank", "classes", "minilm"):
+    for model in ("mean", "dense", "prompted", "last", "rank", "classes", "minilm"):
         write(repository, model)
     write(repository, "mean", "alone", "max_batch_size: 0")
     write(repository, "mean", "cutting", parameters(truncate="true", matryoshka="true"))
@@ -79,7 +82,7 @@ def embed(client, model, texts, **fields):
     return np.array([entry.embedding for entry in answer.data]), answer.usage.total_tokens
 
 
-@pytest.mark.parametrize("model", ["mean", "alone", "large", "embedded", "prompted", "last", "minilm"])
+@pytest.mark.parametrize("model", ["mean", "alone", "large", "embedded", "dense", "prompted", "last", "minilm"])
 def test_embeddings_are_those_of_the_package(client, made, model):
     expected = made[model if model in made else "mean"]
     texts = made["data"]["texts"]
@@ -120,6 +123,24 @@ def test_formats_sizes_and_tokens(server, client, made):
     assert tokens == 6 and vectors.shape == (2, 32)
     with pytest.raises(openai.BadRequestError, match=r"'input' has the token 5000, which the model's vocabulary lacks"):
         embed(client, "mean", [2, 5000])
+
+
+def test_tokens_of_texts_are_those_that_count(server, client, made):
+    for model in ("mean", "prompted", "last", "minilm"):
+        for text in [*made["data"]["texts"][:5], made["data"]["long"]]:
+            found = post(server, "/tokenize", {"model": model, "prompt": text, "return_token_strs": True}).json
+            assert (found["count"], len(found["token_strs"])) == (len(found["tokens"]), len(found["tokens"]))
+            assert found["max_model_len"] == (256 if model == "minilm" else LIMIT)
+            if found["count"] <= LIMIT:
+                _, tokens = embed(client, model, text)
+                assert tokens == found["count"]
+                by_tokens, _ = embed(client, model, found["tokens"])
+                by_text, _ = embed(client, model, text)
+                assert_close(by_tokens, by_text)
+    tokens = post(server, "/tokenize", {"model": "mean", "prompt": "the quick fox", "add_special_tokens": False}).json["tokens"]
+    assert post(server, "/detokenize", {"model": "mean", "tokens": tokens}).json == {"prompt": "the quick fox"}
+    refused = post(server, "/detokenize", {"model": "mean", "tokens": [5000]})
+    assert refused.status == 400 and "has the token 5000" in refused.json["error"]["message"]
 
 
 def test_texts_that_are_too_long_are_refused_unless_they_may_be_cut(client, made):
@@ -228,6 +249,7 @@ def test_damaged_files_are_named_and_others_are_served(tmp_path, made):
         "huge": ("tokenizer.json", lambda text: text + " " * (64 << 20), "larger than 67108864 bytes"),
         "modules": ("modules.json", lambda text: text.replace("Pooling", "CNN"), "the module 'CNN' is not supported"),
         "config": ("config.json", lambda text: "[", "config.json: EOF"),
+        "layer": ("modules.json", lambda text: text.replace("Normalize", "Dense"), "2_Dense/config.json is missing"),
         "pooling": ("1_Pooling/config.json", lambda text: '{"pooling_mode": "median"}', "unknown value 'median'"),
     }
     for name, (file, damage, _) in damages.items():
@@ -241,6 +263,37 @@ def test_damaged_files_are_named_and_others_are_served(tmp_path, made):
             assert answer.status == 500 and message in answer.json["error"]["message"], (name, answer.body)
         found = post(server, "/v1/embeddings", {"model": "mean", "input": made["data"]["texts"][0]}).json
         assert_close(found["data"][0]["embedding"], made["mean"]["texts"][0])
+
+
+@pytest.mark.parametrize(("graph", "model"), [("onnx/model.onnx", "dense"), ("openvino/openvino_model.xml", "mean")])
+def test_folder_of_the_hub_is_added_with_all_that_it_needs(tmp_path, made, graph, model):
+    """A model of sentence-transformers has its graphs in folders, and everything else beside them."""
+    source, repository = tmp_path / "sentences", tmp_path / "models"
+    shutil.copytree(sentence_package.models()[0] / model / "1", source)
+    (source / graph).parent.mkdir()
+    if graph.endswith(".xml"):
+        network = openvino.convert_model(source / "model.onnx")
+        openvino.save_model(network, source / graph, compress_to_fp16=False)
+        (source / "model.onnx").unlink()
+    else:
+        (source / "model.onnx").rename(source / graph)
+    # The weights for PyTorch.
+    (source / "model.safetensors").write_bytes(bytes(8) + b"{}")
+    command = [nereid_server.binary(), "add", *openvino_models.FLAGS, source, f"--repository={repository}", "--name=sentences"]
+    subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
+    assert not (repository / "sentences/1/model.safetensors").exists()
+    if graph.endswith(".xml"):
+        # OpenVINO computes with fewer digits where the processor can.
+        with open(repository / "sentences/config.pbtxt", "a") as config:
+            config.write(parameters(HINT_BF16="NO"))
+    with (
+        nereid_server.running(repository, *openvino_models.FLAGS) as server,
+        OpenAI(base_url=f"http://{server.url}/v1", api_key="none") as client,
+    ):
+        expected = "openvino" if graph.endswith(".xml") else "onnxruntime"
+        assert request(server, "GET", "/v2/models/sentences/config").json["backend"] == expected
+        found, _ = embed(client, "sentences", made["data"]["texts"], truncate_prompt_tokens=-1)
+        assert_close(found, made[model]["texts"])
 
 
 def test_model_with_other_inputs_is_none_of_texts(tmp_path):

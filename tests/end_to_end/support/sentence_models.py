@@ -16,6 +16,7 @@ import tokenizers
 import torch
 import transformers
 from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 LIMIT = 24
@@ -97,7 +98,8 @@ def arrange(folder, model, names, output):
     version.mkdir()
     export(model, names, output, version / "model.onnx")
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and version not in path.parents and path.suffix in (".json", ".txt"):
+        is_kept = path.suffix in (".json", ".txt") or (path.name, path.parent != folder) == ("model.safetensors", True)
+        if path.is_file() and version not in path.parents and is_kept:
             target = version / path.relative_to(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, target)
@@ -164,6 +166,15 @@ def main():
     pooling = Pooling(32, pooling_mode="mean")
     found["mean"] = sentence_model(
         folder / "mean", bert, transformers.BertConfig(**size, **SIZE), [pooling, Normalize()], all_names
+    )
+
+    # Layers with and without an activation, and a bias.
+    layers = [
+        Dense(32, 48, activation_function=torch.nn.Tanh()),
+        Dense(48, 16, bias=False, activation_function=torch.nn.Identity()),
+    ]
+    found["dense"] = sentence_model(
+        folder / "dense", bert, transformers.BertConfig(**size, **SIZE), [pooling, *layers, Normalize()], all_names
     )
 
     roberta = bytes_pairs(

@@ -8,11 +8,13 @@
 #![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
+mod dense;
 mod files;
 mod head;
 mod pooling;
 mod recipe;
 mod tokens;
+mod weights;
 
 pub use files::{Folders, TOKENIZER, TOKENIZER_LIMIT};
 pub use head::{Head, Scoring};

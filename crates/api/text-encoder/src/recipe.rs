@@ -1,9 +1,11 @@
 //! How outputs become embeddings, by the files of sentence-transformers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
+use crate::dense::Dense;
 use crate::files::Folders;
 use crate::flag;
 use crate::pooling::{Mode, Pooling, normalize};
@@ -12,11 +14,21 @@ use crate::pooling::{Mode, Pooling, normalize};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
     pooling: Pooling,
+    /// The steps behind the pooling.
+    steps: Vec<Step>,
+    /// Whether vectors that the model made of whole texts are normalised.
     normalizes: bool,
     /// Texts that are put in front of a text, by their names.
     prompts: BTreeMap<String, String>,
     default_prompt: Option<String>,
     nested: Nested,
+}
+
+/// A step behind the pooling.
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    Dense(Arc<Dense>),
+    Normalize,
 }
 
 /// Which beginnings of a vector are embeddings, too.
@@ -71,14 +83,18 @@ impl Recipe {
         folders: &Folders,
         parameter: &dyn Fn(&str) -> Option<&'p str>,
     ) -> Result<Self, String> {
-        let (mut pooling, mut normalizes) = modules(folders)?;
+        let (mut pooling, mut steps) = modules(folders)?;
         if let Some(names) = parameter("pooling") {
             pooling.modes =
                 names.split(',').map(|name| Mode::parse(name.trim())).collect::<Result<_, _>>()?;
         }
         if let Some(given) = flag("normalize", parameter)? {
-            normalizes = given;
+            // The vectors at the end count.
+            steps
+                .truncate(steps.iter().rposition(|step| *step != Step::Normalize).map_or(0, |last| last + 1));
+            steps.extend(given.then_some(Step::Normalize));
         }
+        let normalizes = steps.last() == Some(&Step::Normalize);
         let named: SentenceTransformers = folders.settings("config_sentence_transformers.json")?;
         let prompts = named.prompts.into_iter().filter_map(|(name, prompt)| Some((name, prompt?)));
         let prompts: BTreeMap<_, _> = prompts.collect();
@@ -96,7 +112,7 @@ impl Recipe {
             (None, None) if config.is_matryoshka == Some(true) => Nested::Any,
             (None, None) => Nested::None,
         };
-        Ok(Self { pooling, normalizes, prompts, default_prompt, nested })
+        Ok(Self { pooling, steps, normalizes, prompts, default_prompt, nested })
     }
 
     /// The text in front of a text: the prompt of this name, or the default one.
@@ -135,11 +151,21 @@ impl Recipe {
     }
 
     /// The embedding of a text from the vectors of its tokens, without padding, of which `prompt` belong to a prompt.
-    pub fn embed(&self, rows: &[&[f32]], prompt: usize) -> Vec<f32> {
-        self.finish(self.pooling.pool(rows, prompt))
+    ///
+    /// # Errors
+    /// A step takes vectors of another length.
+    pub fn embed(&self, rows: &[&[f32]], prompt: usize) -> Result<Vec<f32>, String> {
+        let mut vector = self.pooling.pool(rows, prompt);
+        for step in &self.steps {
+            match step {
+                Step::Dense(layer) => vector = layer.apply(&vector)?,
+                Step::Normalize => normalize(&mut vector),
+            }
+        }
+        Ok(vector)
     }
 
-    /// The embedding of a text from the vector that the model made of it.
+    /// The embedding of a text from the vector that the model made of it. Other steps than the normalisation are the model's own.
     pub fn finish(&self, mut vector: Vec<f32>) -> Vec<f32> {
         if self.normalizes {
             normalize(&mut vector);
@@ -148,12 +174,12 @@ impl Recipe {
     }
 }
 
-/// The pooling and whether vectors are normalised, by `modules.json` or, without it, the usual file of the pooling.
-fn modules(folders: &Folders) -> Result<(Pooling, bool), String> {
+/// The pooling and the steps behind it, by `modules.json` or, without it, the usual file of the pooling.
+fn modules(folders: &Folders) -> Result<(Pooling, Vec<Step>), String> {
     let Some((path, modules)) = folders.json::<Vec<Module>>("modules.json")? else {
-        return Ok((pooling(folders, "1_Pooling")?.unwrap_or_else(|| Mode::Mean.into()), false));
+        return Ok((pooling(folders, "1_Pooling")?.unwrap_or_else(|| Mode::Mean.into()), Vec::new()));
     };
-    let (mut found, mut normalizes) = (None, false);
+    let (mut found, mut steps) = (None, Vec::new());
     for module in modules {
         match module.r#type.rsplit('.').next().unwrap_or_default() {
             "Transformer" => {}
@@ -162,17 +188,24 @@ fn modules(folders: &Folders) -> Result<(Pooling, bool), String> {
                 if found.is_none() {
                     return Err(format!("{}: {}/config.json is missing", path.display(), module.path));
                 }
+                if !steps.is_empty() {
+                    return Err(format!(
+                        "{}: the module 'Pooling' is not the first one behind 'Transformer'",
+                        path.display()
+                    ));
+                }
             }
-            "Normalize" => normalizes = true,
+            "Dense" => steps.push(Step::Dense(Arc::new(Dense::read(folders, &module.path)?))),
+            "Normalize" => steps.push(Step::Normalize),
             other => {
                 return Err(format!(
-                    "{}: the module '{other}' is not supported (available: Transformer, Pooling, Normalize)",
+                    "{}: the module '{other}' is not supported (available: Transformer, Pooling, Dense, Normalize)",
                     path.display()
                 ));
             }
         }
     }
-    Ok((found.unwrap_or_else(|| Mode::Mean.into()), normalizes))
+    Ok((found.unwrap_or_else(|| Mode::Mean.into()), steps))
 }
 
 /// The settings of the pooling in this folder, if it has any.

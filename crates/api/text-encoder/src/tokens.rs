@@ -224,10 +224,34 @@ impl Encoder {
     /// # Errors
     /// The text has too many tokens, or the tokenizer fails.
     pub fn encode(&self, text: &str, pair: Option<&str>, truncation: Truncation) -> Result<Tokens, Refusal> {
-        caught(|| self.encode_unguarded(text, pair, truncation)).map_err(|error| match error {
-            Panicked::No(refusal) => refusal,
-            Panicked::Yes(reason) => Refusal::Failed(reason),
-        })
+        guarded(|| self.encode_unguarded(text, pair, truncation))
+    }
+
+    /// The tokens of a text of any length, with special ones if `adds_special`. Takes about a second for a megabyte.
+    ///
+    /// # Errors
+    /// The tokenizer fails.
+    pub fn tokenize(&self, text: &str, adds_special: bool) -> Result<Vec<u32>, Refusal> {
+        let lower = self.lowercases.then(|| text.to_lowercase());
+        let text = lower.as_deref().unwrap_or(text);
+        guarded(|| Ok(self.tokenizer.encode_fast(text, adds_special).map_err(failed)?.get_ids().to_vec()))
+    }
+
+    /// The vocabulary's texts of tokens.
+    ///
+    /// # Errors
+    /// The vocabulary lacks one.
+    pub fn texts(&self, ids: &[u32]) -> Result<Vec<String>, Refusal> {
+        ids.iter().map(|id| self.tokenizer.id_to_token(*id).ok_or(Refusal::UnknownToken(*id))).collect()
+    }
+
+    /// The text of tokens, special ones included.
+    ///
+    /// # Errors
+    /// The vocabulary lacks one, or the tokenizer fails.
+    pub fn detokenize(&self, ids: &[u32]) -> Result<String, Refusal> {
+        self.check_known(ids)?;
+        guarded(|| self.tokenizer.decode(ids, false).map_err(failed))
     }
 
     /// Checks tokens that a client sent instead of a text.
@@ -239,9 +263,7 @@ impl Encoder {
         if ids.len() > most && truncation == Truncation::Refuse {
             return Err(Refusal::TooLong { tokens: ids.len(), limit: most });
         }
-        if let Some(unknown) = ids.iter().find(|id| self.tokenizer.id_to_token(**id).is_none()) {
-            return Err(Refusal::UnknownToken(*unknown));
-        }
+        self.check_known(ids)?;
         let mut ids = ids.to_vec();
         ids.truncate(most);
         Ok(Tokens { ids, types: Vec::new() })
@@ -260,10 +282,12 @@ impl Encoder {
             let trailing = encoded.get_special_tokens_mask().iter().rev().take_while(|mask| **mask == 1);
             Ok(encoded.len() - trailing.count())
         };
-        caught(|| count(true)).map_err(|error| match error {
-            Panicked::No(refusal) => refusal,
-            Panicked::Yes(reason) => Refusal::Failed(reason),
-        })
+        guarded(|| count(true))
+    }
+
+    fn check_known(&self, ids: &[u32]) -> Result<(), Refusal> {
+        let unknown = ids.iter().find(|id| self.tokenizer.id_to_token(**id).is_none());
+        unknown.map_or(Ok(()), |unknown| Err(Refusal::UnknownToken(*unknown)))
     }
 
     fn most(&self, truncation: Truncation) -> usize {
@@ -370,6 +394,14 @@ impl fmt::Display for Panicked<String> {
             Self::No(reason) | Self::Yes(reason) => f.write_str(reason),
         }
     }
+}
+
+/// Runs the library for a text.
+fn guarded<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    caught(work).map_err(|error| match error {
+        Panicked::No(refusal) => refusal,
+        Panicked::Yes(reason) => Refusal::Failed(reason),
+    })
 }
 
 /// Runs the library, which panics on some vocabularies that contradict themselves.

@@ -263,6 +263,33 @@ impl Engine for Context {
         0
     }
 
+    fn state(&mut self, sequence: usize) -> Option<Vec<u8>> {
+        let number = i32::try_from(sequence).ok()?;
+        if self.weights.has_recurrent_state() || self.start(number) != Some(0) {
+            return None;
+        }
+        let context = self.context.as_ptr();
+        // SAFETY: the context lives as long as this object. The library checks the sequence.
+        let size = unsafe { (self.api().state_size)(context, number) };
+        let mut state = vec![0; size];
+        // SAFETY: the array has this length.
+        let written = unsafe { (self.api().state_get)(context, state.as_mut_ptr(), size, number) };
+        (size > 0 && written == size).then_some(state)
+    }
+
+    fn restore(&mut self, sequence: usize, state: &[u8]) -> bool {
+        let Ok(number) = i32::try_from(sequence) else { return false };
+        let context = self.context.as_ptr();
+        // SAFETY: the array has this length. The library wrote it for a context with the same parameters.
+        let set = |api: &Api| unsafe { (api.state_set)(context, state.as_ptr(), state.len(), number) };
+        let (read, _) = self.weights.library().with_log(set);
+        if read == state.len() && self.start(number) == Some(0) {
+            return true;
+        }
+        self.remove(number, 0);
+        false
+    }
+
     fn share(&mut self, from: usize, to: usize, length: usize) -> usize {
         if self.weights.has_recurrent_state() {
             return 0;

@@ -58,6 +58,12 @@ pub(crate) trait Engine {
     /// Shortens a sequence to its first `length` tokens. Returns how many it still holds: 0 if the engine can only remove all.
     fn truncate(&mut self, sequence: usize, length: usize) -> usize;
 
+    /// The state of a sequence, for [`restore`](Self::restore). `None` if the engine could not shorten a restored sequence.
+    fn state(&mut self, sequence: usize) -> Option<Vec<u8>>;
+
+    /// Fills an empty sequence from a saved state. Returns whether the cache had room; otherwise the sequence stays empty.
+    fn restore(&mut self, sequence: usize, state: &[u8]) -> bool;
+
     /// Replaces an empty sequence by the first `length` tokens of another. Returns how many it now holds: 0 if the engine cannot
     /// share them.
     fn share(&mut self, from: usize, to: usize, length: usize) -> usize;

@@ -3,33 +3,28 @@
 
 use std::time::Duration;
 
-use nereid_backend_api::language_metrics::{FIRST_TOKEN_BOUNDS, PER_TOKEN_BOUNDS, REQUEST_BOUNDS};
-use nereid_backend_api::{Metric, MetricKind, MetricLabels, MetricRegistry, Result};
+use nereid_backend_api::language_metrics::{CommonMetrics, Completed, ModelMetrics, Operation};
+use nereid_backend_api::{Metric, MetricKind, MetricRegistry, Result};
 
 use crate::scheduler::{Finish, Load};
 
 /// The metrics of one instance.
 pub(crate) struct Metrics {
-    running: Vec<Metric>,
-    waiting: Vec<Metric>,
+    common: CommonMetrics,
+    /// The requests that are being executed, by TensorRT-LLM's names.
+    executing: Vec<Metric>,
+    waiting: Metric,
     used: Metric,
     free: Metric,
     fraction: Vec<Metric>,
     /// Values that do not change, kept so that they stay exposed.
     _constant: Vec<Metric>,
-    prompt_tokens: Metric,
     cached_tokens: Metric,
     prefix_queries: Metric,
-    output_tokens: Metric,
     preemptions: Metric,
     guesses: Metric,
     guessed_tokens: Metric,
     accepted_tokens: Metric,
-    stopped: Metric,
-    cut: Metric,
-    first_token: Vec<Metric>,
-    per_token: Vec<Metric>,
-    request: Vec<Metric>,
     /// The tokens of the cache.
     cache: usize,
     last: Load,
@@ -52,13 +47,11 @@ impl Metrics {
         cache: usize,
         sequences: usize,
     ) -> Result<Self> {
-        let labels = |pairs: &[(&str, &str)]| -> MetricLabels {
-            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-        };
         let version = version.to_string();
         let own = |kind, name: &str, help: &str, label: &str, value: &str| {
-            let labels = labels(&[("model", model), ("version", &version), (label, value)]);
-            registry.family(kind, name, help)?.metric(labels, None)
+            let labels = [("model", model), ("version", &version), (label, value)];
+            let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            registry.family(kind, name, help)?.metric(labels.into(), None)
         };
         let requests = |kind: &str| {
             own(
@@ -73,51 +66,26 @@ impl Metrics {
             let (name, help) = ("nv_trt_llm_kv_cache_block_metrics", "TRT LLM KV cache block metrics");
             own(MetricKind::Gauge, name, help, "kv_cache_block_type", kind)
         };
-        let of_vllm = |kind, name: &str, help: &str, bounds: Option<&[f64]>, more: &[(&str, &str)]| {
-            let labels = labels(&[&[("model_name", model), ("engine", engine)], more].concat());
-            registry.family(kind, &format!("vllm:{name}"), help)?.metric(labels, bounds.map(<[f64]>::to_vec))
-        };
-        let gauge = |name, help| of_vllm(MetricKind::Gauge, name, help, None, &[]);
-        let counter = |name, help| of_vllm(MetricKind::Counter, name, help, None, &[]);
-        let ended = |reason| {
-            let help = "Requests that ended, by the reason";
-            of_vllm(MetricKind::Counter, "request_success_total", help, None, &[("finished_reason", reason)])
-        };
-        let histograms = |name: &str, general: &str, help: &str, bounds: &[f64]| {
-            let labels = labels(&[
-                ("gen_ai_operation_name", "text_completion"),
-                ("gen_ai_provider_name", "nereid"),
-                ("gen_ai_request_model", model),
-            ]);
-            let family =
-                registry.family(MetricKind::Histogram, &format!("gen_ai_server_{general}_seconds"), help)?;
-            Ok::<_, nereid_backend_api::Error>(vec![
-                of_vllm(MetricKind::Histogram, name, help, Some(bounds), &[])?,
-                family.metric(labels, Some(bounds.to_vec()))?,
-            ])
-        };
+        let of_vllm = ModelMetrics { registry, model, engine };
+        let counter = |name, help| of_vllm.counter(name, help);
         let constant = vec![blocks("max")?, blocks("tokens_per")?, requests("max")?];
         for (metric, value) in constant.iter().zip([number(cache), 1.0, number(sequences)]) {
             metric.set(value)?;
         }
         let mut metrics = Self {
-            running: vec![
-                gauge("num_requests_running", "Requests that are being executed")?,
-                requests("active")?,
-                requests("scheduled")?,
-            ],
-            waiting: vec![
-                gauge("num_requests_waiting", "Requests that wait to be executed")?,
-                requests("waiting")?,
-            ],
+            common: of_vllm.common(&[Operation::TextCompletion])?,
+            executing: vec![requests("active")?, requests("scheduled")?],
+            waiting: requests("waiting")?,
             used: blocks("used")?,
             free: blocks("free")?,
             fraction: vec![
-                gauge("kv_cache_usage_perc", "The part of the cache that running requests use, from 0 to 1")?,
+                of_vllm.gauge(
+                    "kv_cache_usage_perc",
+                    "The part of the cache that running requests use, from 0 to 1",
+                )?,
                 blocks("fraction")?,
             ],
             _constant: constant,
-            prompt_tokens: counter("prompt_tokens_total", "Tokens of prompts")?,
             cached_tokens: counter(
                 "prefix_cache_hits_total",
                 "Tokens of prompts that were found in the cache",
@@ -126,7 +94,6 @@ impl Metrics {
                 "prefix_cache_queries_total",
                 "Tokens of prompts that were looked up in the cache",
             )?,
-            output_tokens: counter("generation_tokens_total", "Tokens that were generated")?,
             preemptions: counter(
                 "num_preemptions_total",
                 "Pauses of requests for want of room in the cache",
@@ -136,26 +103,6 @@ impl Metrics {
             accepted_tokens: counter(
                 "spec_decode_num_accepted_tokens_total",
                 "Guessed tokens that the model chose",
-            )?,
-            stopped: ended("stop")?,
-            cut: ended("length")?,
-            first_token: histograms(
-                "time_to_first_token_seconds",
-                "time_to_first_token",
-                "Time from the start of a request to its first token",
-                FIRST_TOKEN_BOUNDS,
-            )?,
-            per_token: histograms(
-                "time_per_output_token_seconds",
-                "time_per_output_token",
-                "Time for each token after the first, on average over a request",
-                PER_TOKEN_BOUNDS,
-            )?,
-            request: histograms(
-                "e2e_request_latency_seconds",
-                "request_duration",
-                "Time from the start of a request to its end",
-                REQUEST_BOUNDS,
             )?,
             cache,
             last: Load { waiting: usize::MAX, ..Load::default() },
@@ -171,8 +118,8 @@ impl Metrics {
         }
         let Load { running, waiting, used, preemptions, guesses } = load;
         let used = used.min(self.cache);
-        set(&self.running, number(running));
-        set(&self.waiting, number(waiting));
+        set(self.executing.iter().chain([&self.common.running]), number(running));
+        set([&self.waiting, &self.common.waiting], number(waiting));
         set([&self.used], number(used));
         set([&self.free], number(self.cache - used));
         set(&self.fraction, if self.cache == 0 { 0.0 } else { number(used) / number(self.cache) });
@@ -186,20 +133,18 @@ impl Metrics {
 
     /// Counts the tokens of a prompt, and the cached ones among them.
     pub(crate) fn add_prompt(&self, tokens: usize, cached: usize) {
-        add(&self.prompt_tokens, tokens);
+        self.common.add_prompt(tokens as u64);
         add(&self.prefix_queries, tokens);
         add(&self.cached_tokens, cached);
     }
 
     /// Counts a request that has ended. `first` is the time until its first token.
     pub(crate) fn add_output(&self, tokens: usize, first: Duration, whole: Duration, finish: Finish) {
-        add(&self.output_tokens, tokens);
-        add(if finish == Finish::Stop { &self.stopped } else { &self.cut }, 1);
-        observe(&self.first_token, first);
-        observe(&self.request, whole);
-        if let Some(further) = u32::try_from(tokens.saturating_sub(1)).ok().filter(|further| *further > 0) {
-            observe(&self.per_token, whole.saturating_sub(first) / further);
-        }
+        let tokens = tokens as u64;
+        self.common.add_output(tokens);
+        let is_cut = finish != Finish::Stop;
+        let operation = Operation::TextCompletion;
+        self.common.add_completed(Completed { operation, is_cut, tokens, first: Some(first), whole });
     }
 }
 
@@ -211,11 +156,6 @@ fn set<'a>(metrics: impl IntoIterator<Item = &'a Metric>, value: f64) {
 fn add(counter: &Metric, count: usize) {
     // Counters accept everything that is not negative.
     _ = counter.increment(number(count));
-}
-
-fn observe(histograms: &[Metric], time: Duration) {
-    // Histograms accept every value.
-    histograms.iter().for_each(|histogram| _ = histogram.observe(time.as_secs_f64()));
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::instance::LanguageInstance;
 use crate::library::LlamaCpp;
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Scheduler, Spill};
 use crate::speculation::Speculation;
 use crate::weights::{Pooling, Task, Weights};
 
@@ -263,7 +263,8 @@ impl Model for GgufModel {
             }
         };
         let scheduler =
-            Scheduler::new(engine, Arc::<Weights>::clone(&weights), self.options.time_limit, speculation);
+            Scheduler::new(engine, Arc::<Weights>::clone(&weights), self.options.time_limit, speculation)
+                .with_spill(self.options.spill_bytes.map(Spill::new));
         let metrics = self.metrics.as_ref().and_then(|registry| {
             let model = (self.name.as_str(), self.version);
             let metrics = Metrics::new(registry, model, &context.name, limits.cache, limits.sequences);

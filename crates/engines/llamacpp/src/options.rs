@@ -55,6 +55,8 @@ pub(crate) struct Options {
     pub(crate) normalizes: bool,
     /// Whether requests of different senders share cached prefixes.
     pub(crate) shares_prefixes: bool,
+    /// The most bytes of cached prefixes in files; `None` to keep none there.
+    pub(crate) spill_bytes: Option<u64>,
 }
 
 impl Options {
@@ -78,6 +80,15 @@ impl Options {
         let size = |key: &str, least: u32, most: usize| {
             Ok(number(key, least, u32::try_from(most).unwrap_or(u32::MAX))?
                 .and_then(|number| usize::try_from(number).ok()))
+        };
+        let spill_bytes = match config.parameters.get("prefix_cache_disk_bytes") {
+            None => None,
+            Some(value) => Some(value.string_value.trim().parse::<u64>().map_err(|_| {
+                Error::invalid_arg(format!(
+                    "parameter 'prefix_cache_disk_bytes' is '{}', but must be a number of bytes",
+                    value.string_value
+                ))
+            })?),
         };
         let sequences = size("max_sequences", 1, MAX_SEQUENCES)?.unwrap_or(SEQUENCES);
         let batch = size("batch_tokens", 1, 1 << 16)?.unwrap_or(BATCH);
@@ -130,6 +141,7 @@ impl Options {
                     )));
                 }
             },
+            spill_bytes: spill_bytes.filter(|bytes| *bytes > 0),
         })
     }
 
@@ -261,6 +273,17 @@ mod tests {
     }
 
     #[test]
+    fn prefixes_are_kept_in_files_by_choice() {
+        for (parameters, expected) in [
+            (&[][..], None),
+            (&[("prefix_cache_disk_bytes", "0")], None),
+            (&[("prefix_cache_disk_bytes", " 10000000000 ")], Some(10_000_000_000)),
+        ] {
+            assert_eq!(options(parameters).unwrap().spill_bytes, expected);
+        }
+    }
+
+    #[test]
     fn layers_follow_the_device_unless_set() {
         for (parameters, cpu, gpu) in
             [(&[][..], 0, -1), (&[("gpu_layers", "7")], 7, 7), (&[("gpu_layers", "0")], 0, 0)]
@@ -286,6 +309,11 @@ mod tests {
                 "parameter 'context_length' is 'long', but must be a number from 8 to 16777216",
             ),
             (&[("normalize", "maybe")], "parameter 'normalize' is 'maybe', but must be true or false"),
+            (
+                &[("prefix_cache_disk_bytes", "-1")],
+                "parameter 'prefix_cache_disk_bytes' is '-1', but must be a number of bytes",
+            ),
+            (&[("prefix_cache_disk_bytes", "1 GiB")], "parameter 'prefix_cache_disk_bytes' is '1 GiB'"),
             (&[("prefix_cache", "")], "parameter 'prefix_cache' is '', but must be principal or shared"),
             (
                 &[("speculative_tokens", "33")],

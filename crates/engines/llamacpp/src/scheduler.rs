@@ -10,6 +10,7 @@
 
 mod pace;
 mod slot;
+mod spill;
 
 use std::iter;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use nereid_backend_api::Error;
 use self::pace::Pace;
 pub(crate) use self::slot::Owner;
 use self::slot::{Active, Slot};
+pub(crate) use self::spill::Spill;
 use crate::engine::{BatchToken, DecodeError, Engine, Limits, Token, Vocabulary};
 use crate::guide::Guide;
 use crate::parameters::SamplingParameters;
@@ -115,6 +117,8 @@ pub(crate) struct Scheduler<E, C> {
     /// `None` to evaluate one token of a sequence at a time.
     speculation: Option<Speculation>,
     guesses: Guesses,
+    /// Prefixes that left the cache; `None` to drop them.
+    spill: Option<Spill>,
     pace: Pace,
     batch: Vec<BatchToken>,
     /// The adapter of the last batch.
@@ -140,10 +144,16 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             preemptions: 0,
             speculation,
             guesses: Guesses::default(),
+            spill: None,
             pace: Pace::default(),
             batch: Vec::new(),
             adapter: None,
         }
+    }
+
+    /// Saves prefixes that leave the cache.
+    pub(crate) fn with_spill(self, spill: Option<Spill>) -> Self {
+        Self { spill, ..self }
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -207,20 +217,95 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             true => slot.common_prefix(reusable, &generation.owner),
             false => 0,
         };
-        let idle = || self.slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());
-        let (oldest, _) = idle().min_by_key(|(_, slot)| (!slot.tokens.is_empty(), slot.used))?;
-        let (longest, slot) = self.slots.iter().enumerate().max_by_key(|(_, slot)| common(slot))?;
-        let length = common(slot);
-        // A request that continues nearly all that a sequence holds takes its place. Others leave it for later ones.
-        let continues = slot.active.is_none() && length * 10 >= slot.tokens.len() * 9;
-        if longest == oldest || (continues && length > 0) {
+        let longest = |slots: &[Slot<C>]| {
+            let (number, slot) = slots.iter().enumerate().max_by_key(|(_, slot)| common(slot))?;
+            let length = common(slot);
+            // A request that continues nearly all that a sequence holds takes its place. Others leave it for later ones.
+            let continues = slot.active.is_none() && length > 0 && length * 10 >= slot.tokens.len() * 9;
+            Some((number, length, continues))
+        };
+        let idle = self.slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());
+        let (oldest, _) = idle.min_by_key(|(_, slot)| (!slot.tokens.is_empty(), slot.used))?;
+        let (_, length, _) = longest(&self.slots)?;
+        if let Some(restored) = self.restore(oldest, reusable, generation, length) {
+            return Some((oldest, restored));
+        }
+        // If there was no room, other sequences may have been evicted.
+        let (longest, length, continues) = longest(&self.slots)?;
+        if longest == oldest || continues {
+            if !continues {
+                self.save(longest);
+            }
             return Some((longest, self.engine.truncate(longest, length)));
         }
-        self.engine.truncate(oldest, 0);
+        self.evict(oldest);
         let shared = if length < MIN_SHARED { 0 } else { self.engine.share(longest, oldest, length) };
         let shared_tokens = reusable.get(..shared).unwrap_or(&[]).to_vec();
         self.slots.get_mut(oldest)?.tokens = shared_tokens;
         Some((oldest, shared))
+    }
+
+    /// Refills a sequence with the longest saved prefix of a prompt, if it is much longer than the `known` tokens in the cache. Returns
+    /// the length of the prefix.
+    fn restore(
+        &mut self,
+        number: usize,
+        prompt: &[Token],
+        generation: &Generation<C>,
+        known: usize,
+    ) -> Option<usize> {
+        let Generation { owner, adapter, .. } = generation;
+        let spill = self.spill.as_mut()?;
+        let state = spill.get(prompt, owner, *adapter, known + spill.least)?;
+        self.evict(number);
+        // Tokens that sequences share count for each, so this may evict more than is needed.
+        while self.slots.iter().map(|slot| slot.tokens.len()).sum::<usize>() + state.tokens
+            > self.limits.cache
+        {
+            if !self.evict_oldest() {
+                break;
+            }
+        }
+        if !self.engine.restore(number, &state.bytes) {
+            return None;
+        }
+        let restored = self.engine.truncate(number, state.common);
+        self.slots.get_mut(number)?.tokens = prompt.get(..restored)?.to_vec();
+        Some(restored)
+    }
+
+    /// Empties the sequence of an ended request, and saves its state.
+    fn evict(&mut self, number: usize) {
+        self.save(number);
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.tokens.clear();
+        }
+        self.engine.truncate(number, 0);
+    }
+
+    /// Saves the state of a sequence, unless it is short, or also in the cache or a file.
+    fn save(&mut self, number: usize) {
+        let (Some(spill), Some(slot)) = (&mut self.spill, self.slots.get(number)) else { return };
+        let Slot { tokens, owner, adapter, .. } = slot;
+        let mut others = self.slots.iter().enumerate().filter(|(other, _)| *other != number);
+        let is_held =
+            |other: &Slot<C>| other.adapter == *adapter && other.common_prefix(tokens, owner) == tokens.len();
+        if tokens.len() >= spill.least
+            && !spill.holds(tokens, owner, *adapter)
+            && !others.any(|(_, other)| is_held(other))
+            && let Some(state) = self.engine.state(number)
+        {
+            spill.put(tokens, owner, *adapter, &state);
+        }
+    }
+
+    /// Empties the sequence of the ended request that came first. Returns whether there was one.
+    fn evict_oldest(&mut self) -> bool {
+        let slots = self.slots.iter().enumerate();
+        let ended = slots.filter(|(_, slot)| slot.active.is_none() && !slot.tokens.is_empty());
+        let oldest = ended.min_by_key(|(_, slot)| slot.used).map(|(number, _)| number);
+        oldest.into_iter().for_each(|number| self.evict(number));
+        oldest.is_some()
     }
 
     /// Evaluates one batch, and delivers what follows from it.
@@ -352,14 +437,9 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     fn decode(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError> {
         loop {
             let outcome = self.engine.decode(batch, self.adapter);
-            if outcome != Err(DecodeError::CacheFull) {
+            if outcome != Err(DecodeError::CacheFull) || !self.evict_oldest() {
                 return outcome;
             }
-            let slots = self.slots.iter_mut().enumerate();
-            let ended = slots.filter(|(_, slot)| slot.active.is_none() && !slot.tokens.is_empty());
-            let Some((number, slot)) = ended.min_by_key(|(_, slot)| slot.used) else { return outcome };
-            slot.tokens.clear();
-            self.engine.truncate(number, 0);
         }
     }
 

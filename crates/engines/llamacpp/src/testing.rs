@@ -59,6 +59,8 @@ pub(crate) struct Record {
     /// The tokens of the sequences.
     pub(crate) held: HashMap<usize, Vec<Token>>,
     pub(crate) shared: Vec<(usize, usize, usize)>,
+    /// How many sequences were restored.
+    pub(crate) restored: usize,
     /// The adapters with which the tokens of the sequences were evaluated.
     pub(crate) adapters: HashMap<usize, Option<usize>>,
     /// The outcomes of the next evaluations.
@@ -129,6 +131,30 @@ impl Engine for Scripted {
         assert!(length <= held.len());
         held.truncate(length);
         length
+    }
+
+    /// The adapter, if there is one, and the tokens.
+    fn state(&mut self, sequence: usize) -> Option<Vec<u8>> {
+        let record = self.record.lock().unwrap();
+        let adapter = record.adapters[&sequence].map_or(-1, |adapter| Token::try_from(adapter).unwrap());
+        let tokens = [adapter].into_iter().chain(record.held[&sequence].iter().copied());
+        Some(tokens.flat_map(Token::to_le_bytes).collect())
+    }
+
+    fn restore(&mut self, sequence: usize, state: &[u8]) -> bool {
+        let record = &mut *self.record.lock().unwrap();
+        let (tokens, _) = state.as_chunks();
+        let mut tokens = tokens.iter().map(|bytes| Token::from_le_bytes(*bytes));
+        let adapter = usize::try_from(tokens.next().unwrap()).ok();
+        let tokens: Vec<_> = tokens.collect();
+        assert!(record.held.get(&sequence).is_none_or(Vec::is_empty), "an empty sequence");
+        if record.held.values().map(Vec::len).sum::<usize>() + tokens.len() > self.limits.cache {
+            return false;
+        }
+        record.restored += 1;
+        record.held.insert(sequence, tokens);
+        record.adapters.insert(sequence, adapter);
+        true
     }
 
     fn share(&mut self, from: usize, to: usize, length: usize) -> usize {

@@ -184,19 +184,25 @@ impl PartialEq for Scalar {
 
 impl Eq for Scalar {}
 
+// The loops below call no function for an element, so that the compiler makes them of vector instructions.
 impl Scalar {
-    fn quantise<T: Datum + Copy>(&self, input: &Tensor, convert: fn(f32) -> T) -> TractResult<Tensor> {
+    /// `convert` takes the lowest bits of an integer that is in the type's range.
+    fn quantise<T: Datum + Copy>(&self, input: &Tensor, convert: impl Fn(i32) -> T) -> TractResult<Tensor> {
         let range = Range::of(self.quantised).context("a quantised type")?;
         let input = input.cast_to::<f32>()?;
+        // The zero point is an integer, so it makes no difference whether the value is rounded before it is limited.
+        let (low, high) = (range.low - self.zero_point, range.high - self.zero_point);
+        let zero_point = self.zero_point as i32;
         let quantised = |value: &f32| {
-            let scaled = (value / self.scale).round_ties_even() + self.zero_point;
-            convert(scaled.clamp(range.low, range.high))
+            let scaled = (value / self.scale).clamp(low, high);
+            let nearest = rounded(scaled) + zero_point;
+            convert(if scaled.is_nan() { 0 } else { nearest })
         };
         let values: Vec<T> = input.try_as_plain_ram()?.as_slice::<f32>()?.iter().map(quantised).collect();
         Tensor::from_shape(input.shape(), &values)
     }
 
-    fn dequantise<T: Datum + Copy>(&self, input: &Tensor, convert: fn(T) -> f32) -> TractResult<Tensor> {
+    fn dequantise<T: Datum + Copy>(&self, input: &Tensor, convert: impl Fn(T) -> f32) -> TractResult<Tensor> {
         let real = |value: &T| (convert(*value) - self.zero_point) * self.scale;
         let values: Vec<f32> = input.try_as_plain_ram()?.as_slice::<T>()?.iter().map(real).collect();
         Tensor::from_shape(input.shape(), &values)
@@ -257,6 +263,13 @@ impl TypedOp for Scalar {
     as_op!();
 }
 
+/// The nearest integer, and of two the even one, for numbers of less than 2<sup>22</sup>.
+fn rounded(number: f32) -> i32 {
+    // Between 2^23 and 2^24, numbers are integers, whose lowest bits are the integer's.
+    const INTEGERS: f32 = 1.5 * 8_388_608.0;
+    ((number + INTEGERS).to_bits() as i32).wrapping_sub(INTEGERS.to_bits() as i32)
+}
+
 /// Numbers as UINT8, with the scale and the zero point that suit them.
 pub(crate) struct Bytes {
     pub(crate) values: Vec<u8>,
@@ -271,7 +284,11 @@ impl Bytes {
         let high = numbers.iter().copied().fold(0.0, f32::max);
         let scale = if high == low { 1.0 } else { (high - low) / 255.0 };
         let zero_point = (0.0 - low / scale).clamp(0.0, 255.0).round_ties_even();
-        let byte = |value: &f32| ((value / scale).round_ties_even() + zero_point).clamp(0.0, 255.0) as u8;
+        let (least, most) = (0.0 - zero_point, 255.0 - zero_point);
+        let byte = |value: &f32| {
+            let scaled = (value / scale).clamp(least, most);
+            if scaled.is_nan() { 0 } else { (rounded(scaled) + zero_point as i32) as u8 }
+        };
         Self { values: numbers.iter().map(byte).collect(), scale, zero_point: zero_point as u8 }
     }
 }

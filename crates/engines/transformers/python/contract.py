@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from .literal import unmarked
 from .parameters import SamplingParameters, parse, read
 from .refusal import Refusal
 
@@ -26,6 +27,7 @@ _INPUTS = {
     "return_num_input_tokens": "TYPE_BOOL",
     "return_num_output_tokens": "TYPE_BOOL",
     "operation": "TYPE_STRING",
+    "literal_mark": "TYPE_STRING",
     "add_special_tokens": "TYPE_BOOL",
     "tokens": "TYPE_INT32",
 }
@@ -83,6 +85,8 @@ class Wish:
     """A request's inputs, read and checked."""
 
     text: str
+    # The character around texts without control tokens.
+    mark: str | None
     # The tokens of the prompt, if they are given instead of its text.
     tokens: list[int] | None
     parameters: SamplingParameters
@@ -109,7 +113,15 @@ class Wish:
         tokens = None if pb_utils.get_input_tensor_by_name(request, "tokens") is None else token_numbers(request, vocabulary)
         if tokens is not None and prompt:
             raise Refusal("the request has a prompt in both 'text_input' and 'tokens', but one of them must be empty")
-        return cls(prompt, tokens, parameters, streams, not (streams if excludes_input is None else excludes_input), returns)
+        return cls(
+            prompt,
+            literal_mark(request),
+            tokens,
+            parameters,
+            streams,
+            not (streams if excludes_input is None else excludes_input),
+            returns,
+        )
 
 
 def _element(request: Any, name: str) -> Any:
@@ -136,6 +148,14 @@ def text(request: Any, name: str) -> str | None:
         raise Refusal(f"input '{name}' is not valid UTF-8") from None
 
 
+def literal_mark(request: Any) -> str | None:
+    """The character around texts without control tokens."""
+    mark = text(request, "literal_mark")
+    if mark is not None and len(mark) != 1:
+        raise Refusal("input 'literal_mark' must be one character")
+    return mark
+
+
 def token_numbers(request: Any, vocabulary: int) -> list[int]:
     """The input `tokens`."""
     tensor = pb_utils.get_input_tensor_by_name(request, "tokens")
@@ -159,7 +179,8 @@ class Reply:
         self._input_tokens = input_tokens
         self._piece = piece
         # Output that is not sent yet.
-        self._text = wish.text if wish.repeats_input else ""
+        repeated = wish.text if wish.mark is None else unmarked(wish.text, wish.mark)[0]
+        self._text = repeated if wish.repeats_input else ""
         self._tokens = 0
         self._logprobs: list[list[TokenLogprob]] = []
 

@@ -48,6 +48,7 @@ class ModelFolder:
     def parameters(self) -> dict[str, str]:
         """Parameters by which faces render chats."""
         values = {
+            "control_tokens": json.dumps(self._control_tokens(), ensure_ascii=False),
             "chat_template": self._chat_template(),
             "bos_token": self._token("bos_token"),
             "eos_token": self._token("eos_token"),
@@ -62,6 +63,15 @@ class ModelFolder:
         except FileNotFoundError:
             template = self._tokenizer.get("chat_template")
             return template if isinstance(template, str) else None
+
+    def _control_tokens(self) -> list[str]:
+        """The texts of tokens that have a meaning of their own, by both files that may list them."""
+        decoder = self._tokenizer.get("added_tokens_decoder")
+        listed = list(decoder.values()) if isinstance(decoder, dict) else []
+        added = (self._json("tokenizer.json") or {}).get("added_tokens")
+        listed += added if isinstance(added, list) else []
+        texts = [token.get("content") for token in listed if isinstance(token, dict) and token.get("special") is True]
+        return sorted({text for text in texts if isinstance(text, str) and text})
 
     def _token(self, name: str) -> str | None:
         token = self._tokenizer.get(name)

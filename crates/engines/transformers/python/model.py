@@ -79,7 +79,7 @@ class TritonPythonModel:
         elif operation == "tokenize":
             text = self._prompt(contract.text(request, "text_input") or "")
             has_special = contract.flag(request, "add_special_tokens")
-            tokens = self._network.vocabulary.tokenize(text, has_special is not False)
+            tokens = self._network.vocabulary.tokenize(text, has_special is not False, contract.literal_mark(request))
             _answer(request, contract.tensor("tokens", tokens))
         elif operation == "detokenize":
             tokens = contract.token_numbers(request, self._network.vocabulary_size)
@@ -93,7 +93,7 @@ class TritonPythonModel:
         network = self._network
         wish = contract.Wish.of(request, network.vocabulary_size)
         if wish.tokens is None:
-            prompt = network.vocabulary.tokenize(self._prompt(wish.text), True)
+            prompt = network.vocabulary.tokenize(self._prompt(wish.text), True, wish.mark)
         else:
             prompt = wish.tokens
             if wish.repeats_input:

@@ -15,6 +15,7 @@ import torch
 import transformers
 
 from .cache import RowCache
+from .literal import LiteralTokenizer, unmarked
 from .options import Options
 from .refusal import Refusal
 
@@ -34,11 +35,18 @@ class Vocabulary:
         self._known = len(tokenizer)
         # The characters of the longest token.
         self.longest = max(map(len, tokenizer.get_vocab()), default=1)
+        # Made when it is needed, as it takes memory.
+        self._literal: LiteralTokenizer | None = None
 
-    def tokenize(self, text: str, has_special: bool) -> list[int]:
+    def tokenize(self, text: str, has_special: bool, mark: str | None = None) -> list[int]:
         """The tokens of a text, with those that begin and end every text if `has_special`. A text that has the first one itself gets no
-        second one."""
-        tokens = self._tokenizer(text, add_special_tokens=has_special, verbose=False)["input_ids"]
+        second one. Between two marks, control tokens are text."""
+        if mark is not None and mark in text:
+            text, places = unmarked(text, mark)
+            self._literal = self._literal or LiteralTokenizer(self._tokenizer)
+            tokens = self._literal.tokenize(text, places, has_special)
+        else:
+            tokens = self._tokenizer(text, add_special_tokens=has_special, verbose=False)["input_ids"]
         if (
             has_special
             and self._first is not None

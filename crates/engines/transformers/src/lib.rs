@@ -17,11 +17,12 @@ use nereid_python_env::keep_sources;
 pub use crate::folder::check_file;
 
 /// The files of the class. The first one has it.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 12] = [
     ("model.py", include_str!("../python/model.py")),
     ("cache.py", include_str!("../python/cache.py")),
     ("contract.py", include_str!("../python/contract.py")),
     ("folder.py", include_str!("../python/folder.py")),
+    ("literal.py", include_str!("../python/literal.py")),
     ("network.py", include_str!("../python/network.py")),
     ("options.py", include_str!("../python/options.py")),
     ("parameters.py", include_str!("../python/parameters.py")),

@@ -103,8 +103,7 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
         let (requests, evicted) = (Arc::new(Requests::default()), CancellationToken::new());
         let activity = Arc::new(Idleness(Arc::clone(&requests)));
         let registered = listener.connections().register(activity, evicted.clone());
-        spawn_connection(&connections, async move {
-            let _registered = registered;
+        let connection = async move {
             let opened = tokio::select! {
                 opened = arrival.open() => opened,
                 () = shutdown.cancelled() => return,
@@ -127,7 +126,8 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
                 }
                 Err(error) => tracing::debug!("a gRPC connection failed to open: {error}"),
             }
-        });
+        };
+        spawn_connection(&connections, connection, registered);
     }
     connections.close();
     connections.wait().await;

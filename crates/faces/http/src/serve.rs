@@ -110,10 +110,7 @@ pub async fn serve(
         let evicted = CancellationToken::new();
         let transport = Arc::clone(&transport);
         let registered = listener.connections().register(Arc::new(pace.clone()), evicted.clone());
-        spawn_connection(&connections, async move {
-            let _registered = (registered, slot);
-            open(transport, arrival, pace, evicted).await;
-        });
+        spawn_connection(&connections, open(transport, arrival, pace, evicted), (registered, slot));
     }
     drop(listener);
     connections.close();
@@ -146,31 +143,43 @@ impl Transport {
     /// Returns when a connection of HTTP/1.1 may be closed.
     async fn quiet(&self, pace: &Pace) {
         self.shutdown.cancelled().await;
-        pace.quiet().await;
+        Box::pin(pace.quiet()).await;
     }
 }
 
-async fn open(transport: Arc<Transport>, arrival: Arrival, pace: Pace, evicted: CancellationToken) {
-    let opened = tokio::select! {
-        opened = arrival.open() => opened,
-        () = transport.shutdown.cancelled() => return,
-        () = evicted.cancelled() => return,
-    };
-    match opened {
-        Ok(connection) => {
-            let identity = Identity::of_connection(Origin {
-                certificate: connection.certificate().map(Principal::new),
-                user: connection.user(),
-                address: connection.address(),
-                remote: connection.is_remote(),
-            });
-            converse(connection, transport, pace, identity, evicted).await;
+// Idle connections are mostly their tasks. An `async fn` has space for each argument twice, so functions with large ones return blocks,
+// and boxes have what few connections need.
+
+#[expect(clippy::manual_async_fn, reason = "see above")]
+fn open(
+    transport: Arc<Transport>,
+    arrival: Arrival,
+    pace: Pace,
+    evicted: CancellationToken,
+) -> impl Future<Output = ()> {
+    async move {
+        let opened = tokio::select! {
+            opened = arrival.open() => opened,
+            () = transport.shutdown.cancelled() => return,
+            () = evicted.cancelled() => return,
+        };
+        match opened {
+            Ok(connection) => {
+                let identity = Identity::of_connection(Origin {
+                    certificate: connection.certificate().map(Principal::new),
+                    user: connection.user(),
+                    address: connection.address(),
+                    remote: connection.is_remote(),
+                });
+                converse(connection, transport, pace, identity, evicted).await;
+            }
+            Err(error) => tracing::debug!("cannot open an HTTP connection: {error}"),
         }
-        Err(error) => tracing::debug!("cannot open an HTTP connection: {error}"),
     }
 }
 
 /// The state of a connection that its requests share.
+#[derive(Clone)]
 struct Conversation {
     transport: Arc<Transport>,
     pace: Pace,
@@ -222,54 +231,70 @@ impl Conversation {
     }
 }
 
-async fn converse<S>(
+fn converse<S>(
     stream: S,
     transport: Arc<Transport>,
     pace: Pace,
     identity: Identity,
     evicted: CancellationToken,
-) where
+) -> impl Future<Output = ()>
+where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let stream = TimedWrites::new(stream);
     let backlog = stream.backlog();
-    let mut stream = PacedConnection::new(stream, pace.clone());
-    // Each of these events occurs at most once, but the connection is polled for every request.
-    let mut quiet = pin!(when_woken(transport.quiet(&pace)));
-    let given_up = when_woken(async {
-        let unresponsive = async {
-            transport.shutdown.cancelled().await;
-            client_stalled(|| pace.awaited().filter(|_| !backlog.is_there())).await;
-        };
-        tokio::select! {
-            () = evicted.cancelled() => "closed an idle HTTP connection to make room",
-            () = pace.stalled() => "closed an HTTP connection: its client stalled",
-            () = unresponsive => "closed an HTTP connection at shutdown: its client did not close it",
-        }
-    });
-    let conversation = Conversation { transport: Arc::clone(&transport), pace: pace.clone(), identity };
-    let served = async {
-        let http2 = transport.options.http2
-            && tokio::select! {
-                http2 = stream.detect_http2() => http2?,
-                () = &mut quiet => return Ok(()),
+    let mut stream = Some(PacedConnection::new(stream, pace.clone()));
+    let conversation = Conversation { transport, pace, identity };
+    async move {
+        let Conversation { transport, pace, .. } = &conversation;
+        // Each of these events occurs at most once, but the connection is polled for every request.
+        let mut quiet = pin!(when_woken(transport.quiet(pace)));
+        let given_up = when_woken(async {
+            let unresponsive = async {
+                transport.shutdown.cancelled().await;
+                Box::pin(client_stalled(|| pace.awaited().filter(|_| !backlog.is_there()))).await;
             };
-        // Boxed, so that connections of plain requests do not have the space for hyper's.
-        if http2 {
-            Box::pin(serve_http2(stream, conversation)).await
-        } else {
-            match direct::converse(&mut stream, &conversation, quiet.as_mut()).await? {
-                Ended::Closed => Ok(()),
-                Ended::Unusual => Box::pin(serve_http1(stream, conversation, quiet)).await,
+            tokio::select! {
+                () = evicted.cancelled() => "closed an idle HTTP connection to make room",
+                () = pace.stalled() => "closed an HTTP connection: its client stalled",
+                () = unresponsive => "closed an HTTP connection at shutdown: its client did not close it",
             }
+        });
+        let served = serve_requests(&mut stream, &conversation, quiet.as_mut());
+        tokio::select! {
+            biased;
+            outcome = served => if let Err(error) = outcome {
+                tracing::debug!("an HTTP connection failed: {error}");
+            },
+            reason = given_up => tracing::debug!("{reason}"),
         }
-    };
-    tokio::select! {
-        biased;
-        outcome = served => if let Err(error) = outcome {
-            tracing::debug!("an HTTP connection failed: {error}");
-        },
-        reason = given_up => tracing::debug!("{reason}"),
+    }
+}
+
+/// Serves a connection, which is taken out if hyper serves it.
+async fn serve_requests<S>(
+    connection: &mut Option<PacedConnection<S>>,
+    conversation: &Conversation,
+    mut quiet: Pin<&mut impl Future<Output = ()>>,
+) -> Served
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Some(stream) = connection else { return Ok(()) };
+    let http2 = conversation.transport.options.http2
+        && tokio::select! {
+            http2 = stream.detect_http2() => http2?,
+            () = &mut quiet => return Ok(()),
+        };
+    if !http2 && let Ended::Closed = direct::converse(stream, conversation, quiet.as_mut()).await? {
+        return Ok(());
+    }
+    let Some(stream) = connection.take() else { return Ok(()) };
+    let conversation = conversation.clone();
+    if http2 {
+        Box::pin(serve_http2(stream, conversation)).await
+    } else {
+        Box::pin(serve_http1(stream, conversation, quiet)).await
     }
 }
 

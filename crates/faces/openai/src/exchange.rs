@@ -7,11 +7,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use nereid_core::backend_api::{Error, ErrorCode, InferRequest, RequestTrace};
-use nereid_core::{Caller, Model, ModelId, ResolvedModel, ScopedName, Usage};
+use nereid_core::{Admission, Caller, Model, ModelId, ResolvedModel, ScopedName, Usage};
 use nereid_http::{self as http, Call, Encoding, Reply, RequestBody};
 use nereid_protocol::{Action, request_head, trace_parent};
 use nereid_tasks::long_work;
 use serde::Deserialize;
+use tokio::task::{JoinError, spawn_blocking};
 
 use crate::OpenAi;
 use crate::adapters::{self, AdapterName};
@@ -120,15 +121,46 @@ impl<'a> Exchange<'a> {
         &self,
         plan: impl FnOnce(&Request) -> Outcome<T> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let request = Request {
+        let request = self.request();
+        Ok(long_work::run_sized(self.json.len(), move || plan(&request)).await??)
+    }
+
+    /// Like [`plan`](Self::plan), on another thread in any case, because `plan` may wait.
+    ///
+    /// # Errors
+    /// The errors of `plan`.
+    pub(crate) async fn plan_waiting<T: Send + 'static>(
+        &self,
+        plan: impl FnOnce(&Request) -> Outcome<T> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let request = self.request();
+        let plan = move || plan(&request);
+        Ok(match long_work::is_long(self.json.len()) {
+            true => long_work::run(plan).await??,
+            false => waiting(plan).await??,
+        })
+    }
+
+    fn request(&self) -> Request {
+        Request {
             json: self.json.clone(),
             name: self.name.clone(),
             lora: self.lora.clone(),
             model: Arc::clone(&self.model),
             profile: Arc::clone(&self.profile),
             default_max_tokens: self.face.options.default_max_tokens,
-        };
-        Ok(long_work::run_sized(self.json.len(), move || plan(&request)).await??)
+        }
+    }
+
+    /// Counts a request against the sender's limits while the result exists.
+    ///
+    /// # Errors
+    /// The reply to a request beyond a limit.
+    pub(crate) fn admit(&mut self) -> Result<Option<Admission>, Refusal> {
+        let counted_as = self.counted_as.as_ref().unwrap_or(self.model.id());
+        let admission = self.call.admit(counted_as, self.json.len())?;
+        self.meter = admission.as_ref().and_then(|admission| admission.usage.clone());
+        Ok(admission)
     }
 
     /// Sends a request to the model.
@@ -136,9 +168,7 @@ impl<'a> Exchange<'a> {
     /// # Errors
     /// The reply to a request that is refused.
     pub(crate) fn infer(&mut self, mut request: InferRequest) -> Result<Answers, Refusal> {
-        let counted_as = self.counted_as.as_ref().unwrap_or(self.model.id());
-        let admission = self.call.admit(counted_as, self.json.len())?;
-        self.meter = admission.as_ref().and_then(|admission| admission.usage.clone());
+        let admission = self.admit()?;
         if let Some(pattern) = &self.face.options.forwarded_headers {
             let headers = self.call.spelled_headers().filter(|(name, _)| !self.call.is_secret(name));
             pattern.forward(headers, &mut request.parameters)?;
@@ -166,6 +196,15 @@ impl<'a> Exchange<'a> {
     pub(crate) fn call(&self) -> &'a Call<'a> {
         self.call
     }
+}
+
+/// Runs what may wait for a disk, on another thread.
+///
+/// # Errors
+/// The work panicked, or the runtime ended first.
+pub(crate) async fn waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
+    let unfinished = |error: JoinError| Error::unavailable(format!("the request was not read: {error}"));
+    Ok(spawn_blocking(work).await.map_err(unfinished)?)
 }
 
 /// The input of a request's reader.

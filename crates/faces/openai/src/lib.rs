@@ -61,7 +61,7 @@ use crate::profile::Profiles;
 use crate::responses::Store;
 use crate::traces::Traces;
 
-pub use crate::responses::AnswerStore;
+pub use crate::responses::{AnswerFolder, AnswerStore};
 
 /// The prefix of paths that this face alone has. Others are elsewhere, as in vLLM.
 const PREFIX: &str = "/v1/";
@@ -199,8 +199,8 @@ impl OpenAi {
             Operation::Completion => Box::pin(completions::answer(self, call, body, &traces)).await,
             Operation::Embeddings => Box::pin(embeddings::answer(self, call, body, &traces)).await,
             Operation::Response => Box::pin(responses::answer(self, call, body, &traces)).await,
-            Operation::StoredResponse => responses::describe(self, call, &response),
-            Operation::RemoveResponse => responses::remove(self, call, &response),
+            Operation::StoredResponse => Box::pin(responses::describe(self, call, &response)).await,
+            Operation::RemoveResponse => Box::pin(responses::remove(self, call, &response)).await,
             Operation::Rerank => Box::pin(rerank::rerank(self, call, body, &traces)).await,
             Operation::Score => Box::pin(rerank::score(self, call, body, &traces)).await,
             Operation::Tokenize => Box::pin(tokens::tokenize(self, call, body, &traces)).await,

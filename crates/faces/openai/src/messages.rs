@@ -41,9 +41,16 @@ pub(crate) fn normalise(request: &Request, messages: &[Value], field: &'static s
         has_place: content.has_images,
         images: Images::default(),
     };
-    let reader =
-        Reader { takes_developer: template.mentions("developer"), has_lists: content.needs_lists, images };
+    let reader = Reader {
+        takes_developer: template.mentions("developer"),
+        takes_thoughts: template.mentions("[/THINK]") && template.mentions("'thinking'"),
+        has_lists: content.needs_lists,
+        images,
+    };
     let mut read = reader.read(messages, field)?;
+    if template.mentions("length != 9") {
+        read.messages.iter_mut().for_each(history::shorten_ids);
+    }
     if template.mentions(CHANNEL) {
         read.messages = history::with_single_calls(read.messages);
     }
@@ -54,6 +61,8 @@ pub(crate) fn normalise(request: &Request, messages: &[Value], field: &'static s
 struct Reader<'a> {
     /// Whether the template knows this role, which otherwise becomes `system`.
     takes_developer: bool,
+    /// Whether reasoning is a part of the content, as in Mistral's templates.
+    takes_thoughts: bool,
     /// Whether content is a list even if it is only text.
     has_lists: bool,
     images: ImageReader<'a>,
@@ -108,6 +117,9 @@ impl Reader<'_> {
         });
         if role == "assistant" {
             history::name_reasoning(&mut fields);
+            if self.takes_thoughts {
+                history::put_reasoning_in_content(&mut fields);
+            }
         }
         Ok(Value::from_pairs(fields))
     }
@@ -130,7 +142,7 @@ impl Reader<'_> {
     }
 
     fn content_of(&self, parts: Vec<Part>) -> Value {
-        if self.has_lists || parts.iter().any(|part| matches!(part, Part::Image)) {
+        if self.has_lists || !parts.iter().all(|part| matches!(part, Part::Text(_))) {
             return parts.into_iter().map(Part::into_value).collect();
         }
         let texts: Vec<_> = parts.iter().filter_map(Part::text).collect();
@@ -149,6 +161,11 @@ impl Reader<'_> {
             "image_url" | "input_image" => {
                 self.image(&format!("{place}.content[{index}]"), role, part)?;
                 return Ok(Part::Image);
+            }
+            "thinking" if self.takes_thoughts && matches!(role, "system" | "assistant") => {
+                let thought = thought(part);
+                let none = || invalid(place, ".content' has a part of type 'thinking' without text");
+                return thought.map(Part::Thought).ok_or_else(none);
             }
             "" => return Err(invalid(place, ".content' has a part without 'type'")),
             other => {
@@ -184,6 +201,8 @@ impl Reader<'_> {
 #[derive(Debug)]
 enum Part {
     Text(Value),
+    /// Reasoning.
+    Thought(String),
     /// The image itself goes to the model.
     Image,
 }
@@ -192,7 +211,7 @@ impl Part {
     fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => text.as_str(),
-            Self::Image => None,
+            Self::Thought(_) | Self::Image => None,
         }
     }
 
@@ -201,9 +220,20 @@ impl Part {
         let kind = |kind: &str| ("type", Value::from(kind));
         match self {
             Self::Text(text) => Value::from_pairs([kind("text"), ("text", text)]),
+            Self::Thought(text) => Value::from_pairs([kind("thinking"), ("thinking", text.into())]),
             Self::Image => Value::from_pairs([kind("image")]),
         }
     }
+}
+
+/// The text of a part that is reasoning, which may be a list of texts.
+fn thought(part: &Value) -> Option<String> {
+    let thought = part.get_attr("thinking").ok()?;
+    if thought.kind() != ValueKind::Seq {
+        return thought.as_str().map(str::to_owned);
+    }
+    let texts = thought.try_iter().ok()?.map(|part| part.get_attr("text").ok()?.as_str().map(str::to_owned));
+    texts.collect()
 }
 
 /// The field that a message is in.
@@ -252,17 +282,19 @@ mod tests {
 
     use super::*;
 
-    /// Reads messages for a template that has lists in place of texts, if `has_lists`.
-    fn read_as(messages: &Json, takes_developer: bool, has_lists: bool) -> Outcome<Json> {
-        let raw = serde_json::value::to_raw_value(messages).unwrap();
+    fn reader() -> Reader<'static> {
         let images = ImageReader { model: "m", contract: None, has_place: false, images: Images::default() };
-        let reader = Reader { takes_developer, has_lists, images };
+        Reader { takes_developer: false, takes_thoughts: false, has_lists: false, images }
+    }
+
+    fn read_by(reader: Reader<'_>, messages: &Json) -> Outcome<Json> {
+        let raw = serde_json::value::to_raw_value(messages).unwrap();
         let read = reader.read(&read::<Vec<Value>>("messages", &raw)?, "messages")?;
         Ok(serde_json::to_value(read.messages).unwrap())
     }
 
     fn read_json(messages: &Json, takes_developer: bool) -> Outcome<Json> {
-        read_as(messages, takes_developer, false)
+        read_by(Reader { takes_developer, ..reader() }, messages)
     }
 
     #[test]
@@ -277,7 +309,50 @@ mod tests {
             (json!({"role": "assistant", "content": null}), json!({"role": "assistant", "content": []})),
             (json!({"role": "assistant"}), json!({"role": "assistant", "content": []})),
         ] {
-            assert_eq!(read_as(&json!([given]), false, true).unwrap(), json!([expected]));
+            let reader = Reader { has_lists: true, ..reader() };
+            assert_eq!(read_by(reader, &json!([given])).unwrap(), json!([expected]));
+        }
+    }
+
+    #[test]
+    fn reasoning_is_a_part_of_content_for_templates_that_expect_it_there() {
+        let (thought, text) =
+            (json!({"type": "thinking", "thinking": "r s"}), json!({"type": "text", "text": "a"}));
+        let calls = json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}}]);
+        let parts = json!([{"type": "text", "text": "r "}, {"type": "text", "text": "s"}]);
+        for (given, expected) in [
+            (
+                json!({"role": "assistant", "content": "a", "reasoning_content": "r s"}),
+                json!([thought, text]),
+            ),
+            (json!({"role": "assistant", "content": ["a"], "reasoning": "r s"}), json!([thought, text])),
+            (
+                json!({"role": "assistant", "content": null, "tool_calls": calls, "thinking": "r s"}),
+                json!([thought]),
+            ),
+            (json!({"role": "assistant", "content": "a", "reasoning_content": ""}), json!("a")),
+            (json!({"role": "assistant", "content": "a"}), json!("a")),
+            (
+                json!({"role": "assistant", "content": [{"type": "thinking", "thinking": parts}, "a"], "reasoning": "x"}),
+                json!([thought, text]),
+            ),
+            (json!({"role": "system", "content": ["a", thought]}), json!([text, thought])),
+        ] {
+            let read = read_by(Reader { takes_thoughts: true, ..reader() }, &json!([given])).unwrap();
+            assert_eq!(read[0]["content"], expected, "{given}");
+        }
+        for (given, takes_thoughts) in [
+            (json!({"role": "assistant", "content": [{"type": "thinking"}]}), true),
+            (
+                json!({"role": "assistant", "content": [{"type": "thinking", "thinking": [{"type": "text"}]}]}),
+                true,
+            ),
+            (json!({"role": "user", "content": [thought]}), true),
+            (json!({"role": "assistant", "content": [thought]}), false),
+        ] {
+            let failure = read_by(Reader { takes_thoughts, ..reader() }, &json!([given])).unwrap_err();
+            let body = String::from_utf8(failure.body()).unwrap();
+            assert!(body.contains("'thinking'"), "{given}: {body}");
         }
     }
 

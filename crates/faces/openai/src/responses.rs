@@ -1,7 +1,9 @@
 //! `/v1/responses`: the same conversations as chat completions, in the form of OpenAI's newer interface. A request holds its whole
 //! conversation, or continues the conversation of a stored answer.
 
+mod folder;
 mod input;
+mod locator;
 mod store;
 mod whole;
 mod writing;
@@ -19,17 +21,19 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
 use self::input::{Planned, plan};
+use self::locator::Locator;
 use self::store::{StoredAnswer, Turn};
 use self::whole::{Answer, envelope};
 use self::writing::ResponseStream;
 use crate::OpenAi;
 use crate::choices::Choices;
 use crate::error::{Failure, Outcome};
-use crate::exchange::{Exchange, Refusal, random_id};
+use crate::exchange::{Exchange, Refusal, Request, random_id, waiting};
 use crate::metrics::Operation;
 use crate::sse;
 use crate::traces::Traces;
 
+pub use self::folder::AnswerFolder;
 pub use self::store::AnswerStore;
 pub(crate) use self::store::Store;
 
@@ -62,7 +66,9 @@ pub(crate) async fn answer(
 ) -> Result<Reply, Refusal> {
     let mut exchange = Exchange::begin(face, call, body, traces).await?;
     let (store, principal) = (Arc::clone(&face.answers), call.caller.principal.clone());
-    let planned = exchange.plan(move |request| plan(request, &store, principal.as_ref())).await?;
+    let waits = store.has_files();
+    let plan = move |request: &Request| plan(request, &store, principal.as_ref());
+    let planned = if waits { exchange.plan_waiting(plan).await? } else { exchange.plan(plan).await? };
     let Planned { plan, echo, previous, turns, input, stores } = planned;
     let id = if stores { secret_id() } else { None };
     let stores = id.is_some();
@@ -88,7 +94,8 @@ pub(crate) async fn answer(
         while let Some(delta) = poll_fn(|context| choices.poll_next(context)).await {
             answer.add(delta?);
         }
-        let mut document = envelope(&head, answer.status(), answer.items(), choices.usage());
+        let items = answer.items(Locator::of_answer(&head.id));
+        let mut document = envelope(&head, answer.status(), items, choices.usage());
         if let Some(keeper) = keeper {
             keeper.keep(&mut document);
         }
@@ -135,14 +142,13 @@ impl Keeper {
     fn keep(self, document: &mut Value) {
         let Self { store, principal, model, lora, mut turns, input: mut items } = self;
         let output = document.get("output").and_then(Value::as_array);
-        let output: Vec<Value> = output.into_iter().flatten().cloned().collect();
-        let ids = output.iter().filter_map(|item| Some(item.get("id")?.as_str()?.to_owned())).collect();
-        items.extend(output);
+        items.extend(output.into_iter().flatten().cloned());
         turns.push(Value::from(items).to_string().into());
-        let id = document.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let id = document.get("id").and_then(Value::as_str).unwrap_or_default();
+        let locator = Locator::of_answer(id);
         let text = Bytes::from(document.to_string());
-        let answer = StoredAnswer { principal, model, lora, document: text, turns, items: ids };
-        let is_stored = store.put(id, answer);
+        let answer = StoredAnswer { principal, model, lora, document: text, turns };
+        let is_stored = store.put(locator, answer);
         if let Some(stored) = document.get_mut("store") {
             *stored = is_stored.into();
         }
@@ -153,30 +159,40 @@ impl Keeper {
 ///
 /// # Errors
 /// 404 unless the answer belongs to the caller, who may run its model.
-pub(crate) fn describe(face: &OpenAi, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    let document = find(face, call, id)?;
-    Ok(reply::json_bytes(StatusCode::OK, document))
+pub(crate) async fn describe(face: &OpenAi, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
+    let answer = find(face, call, id).await?;
+    Ok(reply::json_bytes(StatusCode::OK, answer.document.clone()))
 }
 
 /// Removes a stored answer.
 ///
 /// # Errors
 /// As [`describe`].
-pub(crate) fn remove(face: &OpenAi, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
-    find(face, call, id)?;
-    face.answers.remove(id);
+pub(crate) async fn remove(face: &OpenAi, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
+    find(face, call, id).await?;
+    let locator = Locator::of_answer(id);
+    with_store(face, move |store| store.remove(locator)).await?;
     Ok(reply::json(StatusCode::OK, &json!({"id": id, "object": "response", "deleted": true})))
 }
 
-/// The document of a stored answer.
-fn find(face: &OpenAi, call: &Call<'_>, id: &str) -> Outcome<Bytes> {
-    let answer = face.answers.get(id, call.caller.principal.as_ref());
+/// A stored answer.
+async fn find(face: &OpenAi, call: &Call<'_>, id: &str) -> Outcome<Arc<StoredAnswer>> {
+    let (locator, principal) = (Locator::of_answer(id), call.caller.principal.clone());
+    let answer = with_store(face, move |store| store.get(locator, principal.as_ref())).await?;
     let answer = answer.filter(|answer| {
         let full = || answer.lora.as_ref().map(|lora| format!("{}:{lora}", answer.model));
         let may = |model: &str| call.may(Action::Infer, Some(model));
         may(&answer.model) || full().is_some_and(|full| may(&full))
     });
     answer
-        .map(|answer| answer.document.clone())
         .ok_or_else(|| Failure::unknown_answer("response_id", format!("Response with id '{id}' not found.")))
+}
+
+/// Uses the store, on another thread if that may wait for a disk.
+async fn with_store<T: Send + 'static>(
+    face: &OpenAi,
+    work: impl FnOnce(&Store) -> T + Send + 'static,
+) -> Outcome<T> {
+    let store = Arc::clone(&face.answers);
+    if store.has_files() { waiting(move || work(&store)).await } else { Ok(work(&store)) }
 }

@@ -1,9 +1,11 @@
-//! `/tokenize` and `/detokenize`, as vLLM has them: by models with an input `operation`, whose backend has the tokenizer.
+//! `/tokenize` and `/detokenize`, as vLLM has them: by models with an input `operation`, whose backend has the tokenizer, and for models of
+//! tokens with a tokenizer beside them.
 
 use hyper::StatusCode;
 use nereid_core::backend_api::{BytesElements, DataType, InferRequest, Response, Tensor};
-use nereid_core::{InputSignature, Model};
+use nereid_core::{Admission, InputSignature, Model};
 use nereid_http::{Call, Reply, RequestBody, reply};
+use nereid_text_encoder::Encoder;
 use serde::Serialize;
 
 use crate::OpenAi;
@@ -11,7 +13,8 @@ use crate::chat::plan::prompt;
 use crate::contract::mark_tensor;
 use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, Request};
-use crate::fields::Fields;
+use crate::fields::{Fields, read};
+use crate::profile::Profile;
 use crate::tensors;
 use crate::traces::Traces;
 
@@ -21,6 +24,9 @@ const TEXTS: &str = "token_strs";
 
 /// The most tokens of a request.
 const MOST_TOKENS: usize = 1 << 20;
+
+/// The longest text that the server itself makes tokens of, in bytes. It takes a second.
+const MOST_BYTES: usize = 1 << 20;
 
 /// The input of a model with operations on tokens.
 fn input<'m>(request: &'m Request, name: &str) -> Outcome<&'m InputSignature> {
@@ -44,7 +50,21 @@ fn operation(request: &Request, name: &str, text: &str) -> Outcome<Vec<Tensor>> 
     ])
 }
 
-fn plan_tokenize(request: &Request) -> Outcome<InferRequest> {
+/// The answer to a request, or the request to the model that has it.
+enum Plan<T> {
+    Known(T),
+    Asked(InferRequest),
+}
+
+/// The tokenizer beside a model, unless its backend has one.
+fn tokenizer<'p>(profile: &'p Profile, model: &Model, name: &str) -> Outcome<Option<&'p Encoder>> {
+    if model.signature().input("operation").is_some() {
+        return Ok(None);
+    }
+    Ok(profile.token_model(name)?.map(|model| &model.text().encoder))
+}
+
+fn plan_tokenize(request: &Request) -> Outcome<Plan<TokenizeDocument>> {
     let mut fields = Fields::parse(&request.json)?;
     fields.ignore(&["model", "user"]);
     let given: Option<String> = fields.take("prompt")?;
@@ -57,6 +77,18 @@ fn plan_tokenize(request: &Request) -> Outcome<InferRequest> {
     let adds_special = fields.take("add_special_tokens")?.unwrap_or(!is_chat);
     let wants_texts = fields.take(RETURN_TEXTS)?.unwrap_or(false);
     fields.end()?;
+    if let Some(encoder) = tokenizer(&request.profile, &request.model, &request.name)? {
+        if text.len() > MOST_BYTES {
+            let message = format!("'prompt' has {} bytes, but may have {MOST_BYTES} at most", text.len());
+            return Err(Failure::invalid_field("prompt", message));
+        }
+        let refused = |refusal| Failure::of_text("prompt", "", &refusal);
+        let tokens = encoder.tokenize(&text, adds_special).map_err(refused)?;
+        let token_strs = wants_texts.then(|| encoder.texts(&tokens)).transpose().map_err(refused)?;
+        let (tokens, max_model_len): (Vec<_>, _) =
+            (tokens.into_iter().map(i64::from).collect(), Some(encoder.limit() as u64));
+        return Ok(Plan::Known(TokenizeDocument { count: tokens.len(), max_model_len, tokens, token_strs }));
+    }
     let signature = request.model.signature();
     let mut inputs = operation(request, "tokenize", &text)?;
     inputs.extend(mark_tensor(&request.model, mark)?);
@@ -73,10 +105,10 @@ fn plan_tokenize(request: &Request) -> Outcome<InferRequest> {
         })?;
         inputs.push(tensors::scalar(signature, input, vec![1]));
     }
-    Ok(InferRequest { inputs, ..InferRequest::default() })
+    Ok(Plan::Asked(InferRequest { inputs, ..InferRequest::default() }))
 }
 
-fn plan_detokenize(request: &Request) -> Outcome<InferRequest> {
+fn plan_detokenize(request: &Request) -> Outcome<Plan<String>> {
     let mut fields = Fields::parse(&request.json)?;
     fields.ignore(&["model", "user"]);
     let raw = fields.take_raw("tokens");
@@ -86,10 +118,14 @@ fn plan_detokenize(request: &Request) -> Outcome<InferRequest> {
         let message = format!("'tokens' must be a list of up to {MOST_TOKENS} numbers");
         return Err(Failure::invalid_field("tokens", message));
     }
+    if let Some(encoder) = tokenizer(&request.profile, &request.model, &request.name)? {
+        let text = encoder.detokenize(&read::<Vec<u32>>("tokens", raw)?);
+        return Ok(Plan::Known(text.map_err(|refusal| Failure::of_text("tokens", "", &refusal))?));
+    }
     let mut inputs = operation(request, "detokenize", "")?;
     let tokens = input(request, "tokens")?;
     inputs.push(tensors::from_json(request.model.signature(), tokens, "tokens", raw)?);
-    Ok(InferRequest { inputs, ..InferRequest::default() })
+    Ok(Plan::Asked(InferRequest { inputs, ..InferRequest::default() }))
 }
 
 /// The request for the text of tokens.
@@ -113,12 +149,12 @@ pub(crate) fn text_of(response: &Response) -> Outcome<String> {
 }
 
 /// The tokens in a response.
-fn tokens_of(response: &Response) -> Outcome<Vec<i32>> {
+fn tokens_of(response: &Response) -> Outcome<Vec<i64>> {
     let output = response.outputs.iter().find(|output| output.name == "tokens");
     let output = output.ok_or_else(|| Failure::broken_model("the model returned no tokens"))?;
     let contents = output.contiguous()?;
     let (tokens, _) = contents.as_chunks();
-    Ok(tokens.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect())
+    Ok(tokens.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect())
 }
 
 /// The texts of tokens in a response, if it has any.
@@ -135,6 +171,22 @@ fn context_length(model: &Model) -> Option<u64> {
     model.config().parameters.get("context_length")?.string_value.trim().parse().ok()
 }
 
+#[derive(Serialize)]
+struct TokenizeDocument {
+    count: usize,
+    max_model_len: Option<u64>,
+    tokens: Vec<i64>,
+    token_strs: Option<Vec<String>>,
+}
+
+/// Counts a request that does not reach its model.
+fn admit(exchange: &mut Exchange<'_>) -> Result<Option<Admission>, Refusal> {
+    match tokenizer(&exchange.profile, &exchange.model, &exchange.name)? {
+        Some(_) => exchange.admit(),
+        None => Ok(None),
+    }
+}
+
 /// Answers a request for the tokens of a text or of a conversation.
 ///
 /// # Errors
@@ -145,20 +197,18 @@ pub(crate) async fn tokenize(
     body: RequestBody,
     traces: &Traces,
 ) -> Result<Reply, Refusal> {
-    #[derive(Serialize)]
-    struct Document {
-        count: usize,
-        max_model_len: Option<u64>,
-        tokens: Vec<i32>,
-        token_strs: Option<Vec<String>>,
-    }
     let mut exchange = Exchange::begin(face, call, body, traces).await?;
-    let request = exchange.plan(plan_tokenize).await?;
-    let response = exchange.infer(request)?.single().await?;
-    let tokens = tokens_of(&response)?;
-    let max_model_len = context_length(&exchange.model);
-    let token_strs = texts_of(&response)?;
-    let document = Document { count: tokens.len(), max_model_len, tokens, token_strs };
+    let _admission = admit(&mut exchange)?;
+    let document = match exchange.plan(plan_tokenize).await? {
+        Plan::Known(document) => document,
+        Plan::Asked(request) => {
+            let response = exchange.infer(request)?.single().await?;
+            let tokens = tokens_of(&response)?;
+            let max_model_len = context_length(&exchange.model);
+            let token_strs = texts_of(&response)?;
+            TokenizeDocument { count: tokens.len(), max_model_len, tokens, token_strs }
+        }
+    };
     Ok(reply::json(StatusCode::OK, &document))
 }
 
@@ -177,7 +227,10 @@ pub(crate) async fn detokenize(
         prompt: String,
     }
     let mut exchange = Exchange::begin(face, call, body, traces).await?;
-    let request = exchange.plan(plan_detokenize).await?;
-    let response = exchange.infer(request)?.single().await?;
-    Ok(reply::json(StatusCode::OK, &Document { prompt: text_of(&response)? }))
+    let _admission = admit(&mut exchange)?;
+    let prompt = match exchange.plan(plan_detokenize).await? {
+        Plan::Known(text) => text,
+        Plan::Asked(request) => text_of(&exchange.infer(request)?.single().await?)?,
+    };
+    Ok(reply::json(StatusCode::OK, &Document { prompt }))
 }

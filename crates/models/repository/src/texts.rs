@@ -48,11 +48,13 @@ pub fn text_files<'a>(
     files
 }
 
-/// Whether a file has the settings of a step of sentence-transformers, such as `1_Pooling/config.json`.
+/// Whether a file has the settings of a step of sentence-transformers, such as `1_Pooling/config.json`, or the weights of a dense layer.
 fn is_of_module(relative: &str) -> bool {
-    let Some((folder, "config.json")) = relative.split_once('/') else { return false };
+    let Some((folder, file)) = relative.split_once('/') else { return false };
     folder.split_once('_').is_some_and(|(place, name)| {
-        !place.is_empty() && place.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty()
+        let is_step =
+            !place.is_empty() && place.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty();
+        is_step && (file == "config.json" || (file, name) == ("model.safetensors", "Dense"))
     })
 }
 

@@ -8,7 +8,7 @@
 
 mod user_cache;
 
-pub use user_cache::{UnusableFolder, cache_folder};
+pub use user_cache::{UnusableFolder, cache_folder, private_subfolder};
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;

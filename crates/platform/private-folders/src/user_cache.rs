@@ -37,24 +37,35 @@ pub fn cache_folder(name: &str) -> Result<PathBuf, UnusableFolder> {
     first_usable(candidates.into_iter().flatten(), name)
 }
 
+/// Creates a folder of this name in another one, which may be open to other users. Only this user can write to the new one.
+///
+/// # Errors
+/// The folder cannot be created, or belongs to others.
+pub fn private_subfolder(parent: &Path, name: &str) -> Result<PathBuf, UnusableFolder> {
+    let folder = parent.join(name);
+    match make_private(&folder) {
+        Ok(()) => Ok(folder),
+        Err(cause) => Err(UnusableFolder { folder, cause }),
+    }
+}
+
 fn first_usable(candidates: impl Iterator<Item = PathBuf>, name: &str) -> Result<PathBuf, UnusableFolder> {
     let mut last =
         UnusableFolder { folder: PathBuf::from(name), cause: "no cache folder is configured".to_owned() };
     for folder in candidates {
         let inner = folder.join(name);
-        let outcome = DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&inner)
-            .map_err(|error| error.to_string())
-            .and_then(|()| check_owner(&folder))
-            .and_then(|()| check_owner(&inner));
-        match outcome {
+        match make_private(&inner).and_then(|()| check_owner(&folder)) {
             Ok(()) => return Ok(inner),
             Err(cause) => last = UnusableFolder { folder: inner, cause },
         }
     }
     Err(last)
+}
+
+/// Creates a folder that only this user can write to, unless it exists.
+fn make_private(folder: &Path) -> Result<(), String> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| error.to_string())?;
+    check_owner(folder)
 }
 
 /// Otherwise, other users could place their own programs there.

@@ -59,7 +59,7 @@ pub use nereid_metrics::MetricsOptions;
 pub use nereid_net::listener::{Address, LocalAddress, TlsFiles};
 pub use nereid_object_stores::{CacheOptions, CloudOptions, redacted};
 pub use nereid_onnxruntime::external_data;
-pub use nereid_openai::OpenAiPrefix;
+pub use nereid_openai::{AnswerFolder, OpenAiPrefix};
 pub use nereid_repository::{
     Additions, AgentDefault, LocalModel, NamedAgent, ReadOptions, Sources, StagedModel, Transfer,
 };

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 39] = [
+pub(super) const OWN: [&str; 41] = [
     "access",
     "audit-log",
     "config-file",
@@ -45,6 +45,8 @@ pub(super) const OWN: [&str; 39] = [
     "openai-port",
     "openai-prefix",
     "openai-stored-bytes",
+    "openai-stored-directory",
+    "openai-stored-directory-byte-size",
     "repository-agent",
     "repository-cache-byte-size",
     "repository-cache-directory",

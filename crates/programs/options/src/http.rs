@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
-use nereid_assembly::{ConsolePort, Endpoint, Http, OpenAiPort, OpenAiPrefix, OpenAiSettings};
+use nereid_assembly::{AnswerFolder, ConsolePort, Endpoint, Http, OpenAiPort, OpenAiPrefix, OpenAiSettings};
 use nereid_http::{Origin, TransportOptions};
 use nereid_kserve::{HttpOptions as FaceOptions, cors};
 use nereid_net::listener::{Address, Host, TlsFiles};
@@ -60,6 +60,16 @@ pub(crate) struct HttpOptions {
     /// answers that were not used for the longest time leave; 0 stores none.
     #[arg(long, value_name = "BYTES", default_value = "67108864", value_parser = whole::<usize>())]
     openai_stored_bytes: usize,
+
+    /// Folder for the same answers as files, which outlive the server, and from which answers that left memory are read. It is
+    /// created if it does not exist; one server uses it at a time. Default: memory alone.
+    #[arg(long, value_name = "PATH")]
+    openai_stored_directory: Option<PathBuf>,
+
+    /// Maximum bytes of these files. If they are full, the answers that were not used for the longest time are removed. Default:
+    /// 1073741824.
+    #[arg(long, value_name = "BYTES", value_parser = whole::<u64>())]
+    openai_stored_directory_byte_size: Option<u64>,
 
     /// A further path below which OpenAI's interface is served, such as /openai for clients of KServe's runtimes, which have it at
     /// /openai/v1.
@@ -159,6 +169,9 @@ impl HttpOptions {
         if is_lost(&self.openai_address, self.openai_port) {
             return Some("--openai-address needs --openai-port");
         }
+        if self.openai_stored_directory_byte_size.is_some() && self.openai_stored_directory.is_none() {
+            return Some("--openai-stored-directory-byte-size needs --openai-stored-directory");
+        }
         is_lost(&self.console_address, self.console_port).then_some("--console-address needs --console-port")
     }
 
@@ -228,6 +241,10 @@ impl HttpOptions {
             openai: self.openai.then(|| OpenAiSettings {
                 default_max_tokens: self.openai_default_max_tokens.get() as u64,
                 stored_bytes: self.openai_stored_bytes,
+                stored_folder: self.openai_stored_directory.clone().map(|path| AnswerFolder {
+                    path,
+                    bytes: self.openai_stored_directory_byte_size.unwrap_or(AnswerFolder::DEFAULT_BYTES),
+                }),
                 path_prefix: self.openai_prefix.clone(),
             }),
             transport: TransportOptions::default(),

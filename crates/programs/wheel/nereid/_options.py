@@ -171,6 +171,12 @@ class Options(TypedDict, total=False):
     openai_stored_bytes: int
     """Bytes of memory for the answers of /v1/responses that requests can continue by previous_response_id. If they are full, the answers that were not used for the longest time leave; 0 stores none."""
 
+    openai_stored_directory: _Path
+    """Folder for the same answers as files, which outlive the server, and from which answers that left memory are read. It is created if it does not exist; one server uses it at a time. Default: memory alone."""
+
+    openai_stored_directory_byte_size: int
+    """Maximum bytes of these files. If they are full, the answers that were not used for the longest time are removed. Default: 1073741824."""
+
     openai_prefix: str
     """A further path below which OpenAI's interface is served, such as /openai for clients of KServe's runtimes, which have it at /openai/v1."""
 

@@ -67,6 +67,12 @@ impl Rules {
         Self { max_batch_size: 1, preferred: BTreeSet::new(), delay: Duration::ZERO, ..self }
     }
 
+    /// Whether all that fit together leave at once: no batch waits for company, or is cut to a smaller preferred size.
+    fn take_what_fits(&self) -> bool {
+        let only_the_greatest = || self.preferred.iter().eq([&self.max_batch_size]);
+        self.delay.is_zero() && (self.max_batch_size == 1 || only_the_greatest())
+    }
+
     /// The greatest preferred size; 0 if none is preferred.
     fn most_preferred(&self) -> usize {
         self.preferred.last().copied().unwrap_or(0)
@@ -315,6 +321,25 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
         self.former.leave(batch)
     }
 
+    /// Takes out the requests of a batch while they are looked at, where no later one decides what leaves.
+    fn leave_what_fits(&mut self) -> Vec<T> {
+        let most = self.rules.max_batch_size;
+        let mut batch: Vec<T> = Vec::with_capacity(self.len.min(most));
+        let mut size = 0_usize;
+        while let Some((&level, items)) = self.levels.iter_mut().find(|(_, items)| items.len() > 0) {
+            let Some(next) = items.first().map(|waiting| &waiting.item) else { break };
+            size = size.saturating_add(next.batch_size());
+            match batch.first() {
+                None => self.former.begin(next),
+                Some(first) if size <= most && self.former.joins(first, next) => {}
+                Some(_) => break,
+            }
+            let Some(waiting) = items.pop() else { break };
+            batch.push(self.gone(level, waiting));
+        }
+        self.former.leave(batch)
+    }
+
     /// How many of the first requests have this size together at most; at least one.
     fn count_within(&self, most: usize) -> usize {
         let mut size = 0_usize;
@@ -326,12 +351,20 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
         fits.count().max(1)
     }
 
-    /// How many requests leave now, or when some do.
-    fn decide(&mut self, now: Instant) -> Result<usize, Readiness> {
+    /// Whether nothing leaves yet, whatever the rules are.
+    fn is_held(&mut self) -> bool {
         if self.len < self.rules.hold {
-            return Err(Readiness::Nothing);
+            return true;
         }
         self.rules.hold = 0;
+        self.len == 0
+    }
+
+    /// How many requests leave now, or when some do.
+    fn decide(&mut self, now: Instant) -> Result<usize, Readiness> {
+        if self.is_held() {
+            return Err(Readiness::Nothing);
+        }
         let forming = self.form().ok_or(Readiness::Nothing)?;
         let delay = self.rules.delay;
         let leaves = forming.oldest + delay;
@@ -392,6 +425,9 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
     }
 
     fn readiness(&mut self, now: Instant) -> Readiness {
+        if self.rules.take_what_fits() {
+            return if self.is_held() { Readiness::Nothing } else { Readiness::Now };
+        }
         match self.decide(now) {
             Ok(_) => Readiness::Now,
             Err(readiness) => readiness,
@@ -403,6 +439,9 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
     }
 
     fn take(&mut self, now: Instant) -> Vec<T> {
+        if self.rules.take_what_fits() {
+            return if self.is_held() { Vec::new() } else { self.leave_what_fits() };
+        }
         let count = self.decide(now).unwrap_or(0);
         self.leave(count, |_| ())
     }

@@ -29,7 +29,7 @@ const UNIT: u64 = 1 << 20;
 /// Flows without items that are remembered if they are ahead of the clock.
 const MAX_AHEAD: usize = 1024;
 
-/// The number of flows from which finished ones are forgotten. An empty queue keeps memory for this number.
+/// The number of flows from which finished ones are forgotten. An empty queue keeps lines for this number.
 const MIN_SWEPT: usize = 64;
 
 /// The most items, and the most flows, that [`FairQueue::ahead_of`] looks at.
@@ -61,6 +61,8 @@ pub struct FairQueue<T> {
     /// Memory for walks in the order of several flows, so that each batch does not allocate its own.
     walk: Cell<Turns<(usize, usize)>>,
     clock: u64,
+    /// How often the queue has become empty after several flows had items.
+    period: u64,
     len: usize,
     /// Whether a second flow came since the queue was empty.
     has_others: bool,
@@ -81,11 +83,13 @@ struct Line {
     turn: Turn,
     /// The cost of all items.
     cost: u64,
+    /// The queue's period in which the flow last had items. What it was ahead in an earlier one is forgotten.
+    period: u64,
 }
 
 impl Line {
-    fn new(flow: u64) -> Self {
-        Self { flow, first: NONE, last: NONE, len: 0, start: 0, turn: IDLE, cost: 0 }
+    fn new(flow: u64, period: u64) -> Self {
+        Self { flow, first: NONE, last: NONE, len: 0, start: 0, turn: IDLE, cost: 0, period }
     }
 }
 
@@ -120,6 +124,7 @@ impl<T> Default for FairQueue<T> {
             stale: 0,
             walk: Cell::default(),
             clock: 0,
+            period: 0,
             len: 0,
             has_others: false,
             sweep_at: MIN_SWEPT,
@@ -263,12 +268,16 @@ impl<T> FairQueue<T> {
     fn take_main(&mut self, flow: u64) {
         match self.lines.first_mut() {
             Some(main) => main.flow = flow,
-            None => self.lines.push(Line::new(flow)),
+            None => self.lines.push(Line::new(flow, self.period)),
         }
     }
 
+    /// The line of a flow that had items in this period.
     fn line(&self, flow: u64) -> Option<usize> {
-        if flow == self.lines[MAIN].flow { Some(MAIN) } else { self.others.get(&flow).copied() }
+        if flow == self.lines[MAIN].flow {
+            return Some(MAIN);
+        }
+        self.others.get(&flow).copied().filter(|line| self.lines[*line].period == self.period)
     }
 
     /// The line of a flow, which may be new.
@@ -276,13 +285,17 @@ impl<T> FairQueue<T> {
         if flow == self.lines[MAIN].flow {
             return MAIN;
         }
-        if let Some(line) = self.others.get(&flow) {
-            return *line;
+        if let Some(&line) = self.others.get(&flow) {
+            let known = &mut self.lines[line];
+            if known.period != self.period {
+                (known.start, known.period) = (0, self.period);
+            }
+            return line;
         }
         let line = self.spare.pop().unwrap_or(self.lines.len());
         match self.lines.get_mut(line) {
-            Some(spare) => *spare = Line::new(flow),
-            None => self.lines.push(Line::new(flow)),
+            Some(spare) => *spare = Line::new(flow, self.period),
+            None => self.lines.push(Line::new(flow, self.period)),
         }
         self.others.insert(flow, line);
         line
@@ -376,19 +389,22 @@ impl<T> FairQueue<T> {
 
     /// Resets the empty queue: without waiting items, no flow is ahead of another.
     fn forget_all(&mut self) {
-        self.lines.truncate(1);
         self.lines[MAIN].start = 0;
-        self.lines.shrink_to(MIN_SWEPT);
-        self.others.clear();
-        self.others.shrink_to(MIN_SWEPT);
-        self.spare = Vec::new();
+        if self.lines.len() > MIN_SWEPT {
+            self.lines.truncate(1);
+            self.lines.shrink_to(MIN_SWEPT);
+            self.others.clear();
+            self.others.shrink_to(MIN_SWEPT);
+            self.spare = Vec::new();
+        }
         self.heads.clear(MIN_SWEPT);
+        self.period += 1;
         (self.clock, self.stale, self.has_others, self.sweep_at) = (0, 0, false, MIN_SWEPT);
     }
 
     fn forget_finished(&mut self) {
-        let clock = self.clock;
-        self.keep(|line| line.len > 0 || line.start > clock);
+        let (clock, period) = (self.clock, self.period);
+        self.keep(|line| line.len > 0 || (line.start > clock && line.period == period));
         if self.others.len() > self.active + MAX_AHEAD {
             self.keep(|line| line.len > 0);
         }

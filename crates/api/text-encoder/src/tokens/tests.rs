@@ -7,35 +7,8 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A vocabulary of a few words, with the special tokens of BERT.
 fn tokenizer() -> Value {
-    let words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "query", ":", "##x"];
-    let vocabulary: serde_json::Map<_, _> =
-        words.iter().enumerate().map(|(id, word)| ((*word).to_owned(), json!(id))).collect();
-    let special = |id: u32, content: &str| {
-        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true})
-    };
-    let token = |id: &str, kind: u32| json!({"SpecialToken": {"id": id, "type_id": kind}});
-    let text = |id: &str, kind: u32| json!({"Sequence": {"id": id, "type_id": kind}});
-    json!({
-        "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": [special(0, "[PAD]"), special(1, "[UNK]"), special(2, "[CLS]"), special(3, "[SEP]")],
-        "normalizer": null,
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [token("[CLS]", 0), text("A", 0), token("[SEP]", 0)],
-            "pair": [token("[CLS]", 0), text("A", 0), token("[SEP]", 0), text("B", 1), token("[SEP]", 1)],
-            "special_tokens": {
-                "[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]},
-                "[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]}
-            }
-        },
-        "decoder": null,
-        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100, "vocab": vocabulary}
-    })
+    serde_json::from_str(nereid_testkit::TOKENIZER).unwrap()
 }
 
 fn folder(files: &[(&str, Value)]) -> TempDir {
@@ -64,6 +37,35 @@ fn texts_and_pairs_get_their_special_tokens() {
     assert_eq!(found, Tokens { ids: vec![2, 4, 3, 5, 6, 3], types: vec![0, 0, 0, 1, 1, 1] });
     assert_eq!(encoder.encode("", None, Truncation::Refuse).unwrap().ids, [2, 3]);
     assert_eq!((encoder.limit(), encoder.pad(), encoder.pads_left()), (DEFAULT_LIMIT, 0, false));
+}
+
+#[test]
+fn texts_become_tokens_and_tokens_texts_whatever_the_limit() {
+    let encoder = encoder(&[("context_length", "4")]);
+    for (text, adds_special, ids, texts, back) in [
+        (
+            "a bx z",
+            true,
+            &[2, 4, 5, 9, 1, 3][..],
+            &["[CLS]", "a", "b", "##x", "[UNK]", "[SEP]"][..],
+            "[CLS] a bx [UNK] [SEP]",
+        ),
+        ("a bx z", false, &[4, 5, 9, 1], &["a", "b", "##x", "[UNK]"], "a bx [UNK]"),
+        ("[SEP]a", false, &[3, 4], &["[SEP]", "a"], "[SEP] a"),
+        ("", true, &[2, 3], &["[CLS]", "[SEP]"], "[CLS] [SEP]"),
+        ("", false, &[], &[], ""),
+    ] {
+        let found = encoder.tokenize(text, adds_special).unwrap();
+        assert_eq!(found, ids, "{text}");
+        assert_eq!(encoder.texts(&found).unwrap(), texts, "{text}");
+        assert_eq!(encoder.detokenize(&found).unwrap(), back, "{text}");
+    }
+    assert_eq!(encoder.texts(&[4, 10]), Err(Refusal::UnknownToken(10)));
+    assert_eq!(encoder.detokenize(&[u32::MAX]), Err(Refusal::UnknownToken(u32::MAX)));
+    assert_eq!(encoder.tokenize(&"a ".repeat(100_000), true).unwrap().len(), 100_002);
+    let model =
+        folder(&[(TOKENIZER, tokenizer()), ("sentence_bert_config.json", json!({"do_lower_case": true}))]);
+    assert_eq!(read(&model, &[]).unwrap().tokenize("A", false), Ok(vec![4]));
 }
 
 #[test]

@@ -84,6 +84,17 @@ impl Bench {
         Self { scheduler, record, now: Instant::now() }
     }
 
+    /// Saves prefixes of `least` tokens or more, up to a size in bytes.
+    fn spilling(mut self, bytes: Option<u64>, least: usize) -> Self {
+        let spill = bytes.map(|bytes| {
+            let mut spill = Spill::new(bytes);
+            spill.least = least;
+            spill
+        });
+        self.scheduler = self.scheduler.with_spill(spill);
+        self
+    }
+
     fn admit(&mut self, prompt: &str, parameters: SamplingParameters) -> Recorder {
         self.admit_with(None, Owner::default(), prompt, parameters)
     }
@@ -504,6 +515,37 @@ fn guesses_change_nothing_that_is_drawn_at_random() {
     assert!(accepted > 500, "{accepted}");
 }
 
+#[test]
+fn prefixes_that_left_the_cache_are_read_from_files() {
+    let owner = |flow| Owner { flow, ..Owner::default() };
+    let (one, other) = ("p".repeat(300), "q".repeat(300));
+    for sequences in [1, 2, 3] {
+        // The cache has room for one of the prompts.
+        let limits = Limits { sequences, context: 400, cache: 400, batch: 64 };
+        for (bytes, expected) in [(None, 0), (Some(1000), 0), (Some(10_000), 300)] {
+            let mut bench = Bench::with(limits, None).spilling(bytes, 128);
+            let mut cached = |flow, adapter, prompt: &str| {
+                let client = bench.admit_with(adapter, owner(flow), prompt, tokens(5));
+                bench.run();
+                let outcome = client.0.take();
+                assert_eq!((outcome.tokens(), outcome.ended), (5, Some(Ok(Finish::Length))), "{prompt}");
+                outcome.cached
+            };
+            cached(1, None, &one);
+            cached(1, None, &other);
+            let case = format!("{sequences} {bytes:?}");
+            // Other owners and requests with an adapter do not find it.
+            assert_eq!(cached(2, None, &format!("{one}a")), 0, "{case}");
+            assert_eq!(cached(1, Some(0), &format!("{one}a")), 0, "{case}");
+            assert_eq!(cached(1, None, &format!("{one}a")), expected, "{case}");
+            // Prefixes of the file, and then of the cache.
+            assert_eq!(cached(1, None, &format!("{}bc", &other[..200])), expected.min(200), "{case}");
+            assert_eq!(cached(1, None, &format!("{}bc", &other[..100])), 100, "{case}");
+            assert_eq!(bench.record.lock().unwrap().restored, if expected > 0 { 2 } else { 0 }, "{case}");
+        }
+    }
+}
+
 /// The behaviour of a request, in a test with many of them.
 #[derive(Clone, Debug)]
 struct Plan {
@@ -548,6 +590,7 @@ proptest! {
         cache in 64_usize..200,
         failures in prop::collection::vec(0_usize..2000, 0..3),
         guess in 0_usize..6,
+        files in prop::option::of(0_u64..3000),
     ) {
         let limits = Limits { sequences, context: 64, cache, batch: 16 };
         // Every other case guesses by a model that is right until the end of the text.
@@ -556,7 +599,7 @@ proptest! {
             2 | 3 => Some(Speculation::by_lookup(guess)),
             _ => Some(Speculation::by_model(guess, Box::new(Scripted::new(limits).0), 128, 0.7)),
         };
-        let mut bench = Bench::guessing(limits, None, speculation);
+        let mut bench = Bench::guessing(limits, None, speculation).spilling(files, 3);
         let mut running: Vec<(Plan, Recorder, u32)> = Vec::new();
         let mut ended = Vec::new();
         let mut waiting = plans.into_iter();

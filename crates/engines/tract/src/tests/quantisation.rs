@@ -137,6 +137,34 @@ fn values_beyond_the_range_saturate() {
 }
 
 #[test]
+fn halves_round_to_even_and_what_is_no_number_is_the_lowest_bits_of_zero() {
+    let special = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e30, -1e30, 4_194_305.0, f32::MIN_POSITIVE];
+    for (element, zero_points) in [(Element::Uint8, [0, 7, 255]), (Element::Int8, [0, 7, -128])] {
+        for zero_point in zero_points {
+            for scale in [1.0, 0.37, 1e-30, 1e30] {
+                let parameters = Parameters { scale, zero_point, element };
+                let near_limits = [-257, -130, -4, 124, 252].into_iter().flat_map(|first| first..first + 8);
+                let halves = near_limits.map(|half| (half as f32 + 0.5) * scale);
+                let all: Vec<_> = halves.chain(special).chain(values()).collect();
+                for x in all.chunks((ROWS * COLUMNS) as usize) {
+                    let mut x = x.to_vec();
+                    x.resize((ROWS * COLUMNS) as usize, 0.0);
+                    let constants = parameters.constants("x").to_vec();
+                    let nodes = there_and_back("x", "X", "Y").to_vec();
+                    let nothing = (0.0 - zero_point as f32) * scale;
+                    let expected = x.iter().map(|value| match value.is_nan() {
+                        true => nothing,
+                        false => parameters.rounded(*value),
+                    });
+                    let expected: Vec<_> = expected.collect();
+                    assert_eq!(run(nodes, constants, &x, &[ROWS, COLUMNS]), expected, "{parameters:?} {x:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn quotients_round_to_even_without_the_detour_of_a_reciprocal() {
     // Scales whose reciprocals are rounded, and numbers at and near the middle of two steps.
     for scale in [0.1_f32, 0.003, 0.007, 1.0 / 3.0, 0.0235, 1e-3] {

@@ -170,6 +170,18 @@ async fn trickling_body_is_given_up_unless_it_ends_in_time() {
     }
 }
 
+/// What 10,000 idle connections take is mostly this. Tasks have memory in steps, of which 2,048 bytes is one.
+#[test]
+fn the_task_of_a_connection_is_small() {
+    let (_near, far) = tokio::io::duplex(1);
+    let (options, shutdown, ending) =
+        (TransportOptions::default(), CancellationToken::new(), AtomicBool::new(false));
+    let transport = Arc::new(Transport { router: Echo::default().into(), options, shutdown, ending });
+    let pace = Pace::new(false, None);
+    let task = converse(far, transport, pace, Identity::default(), CancellationToken::new());
+    assert!(size_of_val(&task) <= 1_536, "{} bytes", size_of_val(&task));
+}
+
 #[tokio::test]
 async fn every_request_of_a_connection_has_its_principal() {
     for name in [None, Some("client"), Some("spiffe://example/a b")] {

@@ -4,9 +4,12 @@
 //! from core to core. In a lane, it stays. A connection goes to the lane that has the fewest, and is served there until it ends.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
 
+use pin_project_lite::pin_project;
 use tokio::runtime::{Handle, Runtime};
 use tokio_util::task::TaskTracker;
 
@@ -96,28 +99,41 @@ impl Drop for Lanes {
     }
 }
 
-/// Spawns the task of a connection, [`relayed`]: in a lane if the runtime of the caller has lanes, or else beside the caller.
-pub fn spawn_connection<F>(connections: &TaskTracker, connection: F)
+pin_project! {
+    /// A future and what is dropped after it. An async block would have space for the future twice.
+    struct Holding<F, H> {
+        #[pin]
+        future: F,
+        held: H,
+    }
+}
+
+impl<F: Future, H> Future for Holding<F, H> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().future.poll(context)
+    }
+}
+
+/// Spawns the task of a connection, [`relayed`]: in a lane if the runtime of the caller has lanes, or else beside the caller. `held`
+/// is dropped after the connection.
+pub fn spawn_connection<F, H>(connections: &TaskTracker, connection: F, held: H)
 where
     F: Future<Output = ()> + Send + 'static,
+    H: Send + 'static,
 {
     let relay = Relay::here();
     let entered = relay.as_deref().and_then(|relay| match relay.role() {
         Role::BesideLanes(lanes) => lanes.enter(),
         Role::Shared | Role::Lane => None,
     });
-    match entered {
-        Some((runtime, place)) => {
-            let connection = async move {
-                let _place = place;
-                connection.await;
-            };
-            connections.spawn_on(relayed(connection), runtime);
-        }
-        None => {
-            connections.spawn(relayed(connection));
-        }
-    }
+    let (runtime, place) = entered.unzip();
+    let connection = relayed(Holding { future: connection, held: (held, place) });
+    match runtime {
+        Some(runtime) => connections.spawn_on(connection, runtime),
+        None => connections.spawn(connection),
+    };
 }
 
 /// Whether the calling task runs in a lane.

@@ -12,9 +12,7 @@ use crate::error::{Failure, Outcome};
 use crate::exchange::Request;
 use crate::fields::{Fields, read};
 use crate::messages::{Messages, read_messages};
-use crate::parsing::{
-    Calls, FINAL_HEADER, Formats, Parsing, ReasoningFormat, Reasons, ToolFormat, call_header,
-};
+use crate::parsing::{Calls, FINAL_HEADER, Formats, Parsing, Reasons, ToolFormat, call_header};
 use crate::sampling::{Sampling, guide};
 use crate::template::Conversation;
 use crate::tools::{ToolChoice, ToolSet};
@@ -91,10 +89,10 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Messa
             let (_, beginning) = prompt.rsplit_once("<|start|>").unwrap_or_default();
             Reasons::Messages(beginning.to_owned())
         }
-        Formats { reasoning: ReasoningFormat::Think, .. } => {
-            Reasons::Tags { has_begun: prompt.trim_end().ends_with("<think>") }
-        }
-        _ => Reasons::Nowhere,
+        formats => match formats.tags() {
+            Some(tags) => Reasons::Tags { tags, has_begun: prompt.trim_end().ends_with(tags.opening) },
+            None => Reasons::Nowhere,
+        },
     };
     let calls = match (tool_format, tools.choice) {
         (Some(format), _) => Calls::Written(format, tools.tools.into()),
@@ -103,7 +101,7 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Messa
         (None, ToolChoice::Function(name)) => Calls::Arguments(name),
     };
     let has_special_marks = tool_format.is_some_and(ToolFormat::has_special_marks);
-    let keep_special_tokens = has_special_marks || matches!(reasoning, Reasons::Messages(_));
+    let keep_special_tokens = has_special_marks || reasoning.has_special_marks();
     let generation = Generation {
         prompt: prompt.into(),
         tokens: None,
@@ -148,8 +146,8 @@ fn skip_reasoning(prompt: &mut String, formats: Formats, choice: &ToolChoice) {
             ToolChoice::Function(name) => prompt.push_str(&call_header(name)),
             _ => prompt.push_str(FINAL_HEADER),
         }
-    } else if prompt.trim_end().ends_with("<think>") {
-        prompt.push_str("\n</think>\n\n");
+    } else if let Some(tags) = formats.tags().filter(|tags| prompt.trim_end().ends_with(tags.opening)) {
+        prompt.push_str(&format!("\n{}\n\n", tags.closing));
     }
 }
 

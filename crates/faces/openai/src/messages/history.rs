@@ -1,5 +1,7 @@
 //! Earlier turns of the assistant, as families of models expect them.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
@@ -23,6 +25,64 @@ pub(super) fn name_reasoning(fields: &mut Vec<(Value, Value)>) {
         }
         set(fields, "reasoning_content", reasoning);
     }
+}
+
+/// Puts the reasoning of a message in front of its content, unless that has some.
+pub(super) fn put_reasoning_in_content(fields: &mut Vec<(Value, Value)>) {
+    let field =
+        |name: &str| fields.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value);
+    let Some(thought) = field("thinking").filter(|thought| thought.len() != Some(0)) else { return };
+    let part = |kind: &str, text: &Value| {
+        Value::from_pairs([("type".to_owned(), Value::from(kind)), (kind.to_owned(), text.clone())])
+    };
+    let content = field("content").cloned().unwrap_or_default();
+    let is_thought = |part: &Value| member(part, "type").as_deref() == Some("thinking");
+    let mut parts = vec![part("thinking", thought)];
+    match content.as_str() {
+        Some("") => {}
+        Some(_) => parts.push(part("text", &content)),
+        None => parts.extend(content.try_iter().into_iter().flatten()),
+    }
+    if !parts.iter().skip(1).any(is_thought) {
+        set(fields, "content", Value::from(parts));
+    }
+}
+
+/// The length of the identifiers of calls in Mistral's templates, which refuse all others.
+const SHORT_ID: usize = 9;
+
+/// Gives the calls and answers in a message identifiers of that length.
+pub(super) fn shorten_ids(message: &mut Value) {
+    let shortened = |object: &Value, name: &str| {
+        let mut fields = pairs(object);
+        if let Some(id) = member(object, name) {
+            set(&mut fields, name, short_id(&id).into());
+        }
+        fields
+    };
+    let mut fields = shortened(message, "tool_call_id");
+    if let Some((_, calls)) = fields.iter_mut().find(|(key, _)| key.as_str() == Some("tool_calls")) {
+        let ids =
+            calls.try_iter().into_iter().flatten().map(|call| Value::from_pairs(shortened(&call, "id")));
+        *calls = Value::from(ids.collect::<Vec<_>>());
+    }
+    *message = Value::from_pairs(fields);
+}
+
+/// An identifier of letters and digits that stands for this one.
+fn short_id(id: &str) -> String {
+    if id.len() == SHORT_ID && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return id.to_owned();
+    }
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    let mut rest = hasher.finish();
+    let digits = (0..SHORT_ID).map(|_| {
+        let digit = char::from_digit((rest % 36) as u32, 36).unwrap_or('0');
+        rest /= 36;
+        digit
+    });
+    digits.collect()
 }
 
 /// Sets a member of a message.
@@ -108,6 +168,32 @@ mod tests {
             named(json!({"content": "a", "thinking": null, "reasoning": null})),
             json!({"content": "a"})
         );
+    }
+
+    #[test]
+    fn identifiers_have_the_length_that_templates_want() {
+        let message = |id: &str| {
+            json!({"role": "assistant", "content": "", "tool_calls": [
+                {"id": id, "type": "function", "function": {"name": "f", "arguments": {}}}, {"type": "function"}]})
+        };
+        let short = |message: &Json| {
+            let mut message = Value::from(Serde(message));
+            shorten_ids(&mut message);
+            serde_json::to_value(message).unwrap()
+        };
+        assert_eq!(short(&message("aB3defghi")), message("aB3defghi"));
+        let mut known = std::collections::HashSet::new();
+        for id in
+            ["call_0123456789abcdef", "call_0123456789abcdee", "", "1", "ééééx", "aaaa-bbbb", "äbcdefgh"]
+        {
+            let called = short(&message(id));
+            let new = called["tool_calls"][0]["id"].as_str().unwrap().to_owned();
+            assert_eq!(called, message(&new));
+            assert!(new.len() == 9 && new.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}: {new}");
+            let answer = short(&json!({"role": "tool", "tool_call_id": id, "content": "x"}));
+            assert_eq!(answer, json!({"role": "tool", "tool_call_id": new, "content": "x"}));
+            assert!(known.insert(new), "{id}");
+        }
     }
 
     #[test]

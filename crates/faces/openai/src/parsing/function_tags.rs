@@ -190,23 +190,23 @@ impl FunctionTags {
         Tag::Named(name.to_owned())
     }
 
-    /// Ends a call whose output has ended. Returns its text if it is none.
+    /// Ends a call whose output has ended. The arguments end with it if a value was cut off. Returns its text if it is none.
     pub(super) fn finish(&mut self, parts: &mut Vec<Part>) -> Option<String> {
         let mut arguments = String::new();
         let rest = std::mem::take(&mut self.held);
         match &self.place {
             Place::Name => return Some(rest),
-            Place::Between | Place::ParameterName => {}
+            Place::Between => arguments.push('}'),
+            Place::ParameterName => {}
             Place::Text { is_begun } => {
-                let rest = rest.strip_suffix('\n').unwrap_or(&rest);
                 arguments.push_str(if *is_begun { "" } else { "\"" });
-                arguments.push_str(&escaped(rest));
-                arguments.push('"');
+                arguments.push_str(&escaped(&rest));
             }
-            Place::Value { kind } => arguments.push_str(&value_json(&rest, kind.as_deref())),
+            Place::Value { .. } => arguments.push_str(rest.strip_prefix('\n').unwrap_or(&rest)),
         }
-        arguments.push('}');
-        parts.push(Part::Arguments(arguments));
+        if !arguments.is_empty() {
+            parts.push(Part::Arguments(arguments));
+        }
         None
     }
 }

@@ -8,6 +8,8 @@ use crate::search::{Search, search};
 
 /// The mark in front of Mistral's calls.
 pub(super) const MISTRAL: &str = "[TOOL_CALLS]";
+/// Some models write this behind the calls.
+const MISTRAL_END: &str = "[/TOOL_CALLS]";
 const ARGUMENTS: &str = "[ARGS]";
 const IDENTIFIER: &str = "[CALL_ID]";
 const PYTHON_TAG: &str = "<|python_tag|>";
@@ -20,7 +22,7 @@ const LONGEST_NAME: usize = 256;
 pub(super) enum Layout {
     /// Behind `[TOOL_CALLS]`: a list, or `NAME[ARGS]{..}`.
     Mistral,
-    /// From the first character, if that opens an object, or behind `<|python_tag|>`.
+    /// From the first character, if that opens an object or a list, or behind `<|python_tag|>`.
     Llama3,
     /// The whole output is the arguments of a function.
     Arguments(String),
@@ -43,7 +45,7 @@ pub(super) struct JsonCalls {
 enum Place {
     /// In text in which a mark may follow.
     Content,
-    /// In front of an object, if the next character opens one.
+    /// In front of an object or a list, if the next character opens one.
     Object,
     /// In front of a list, or of a name with its arguments.
     ListOrName,
@@ -137,11 +139,18 @@ impl JsonCalls {
 
     fn content(&mut self, parts: &mut Vec<Part>) -> bool {
         let marks: &[&str] = match self.layout {
+            Layout::Mistral if self.surroundings.has_called() => &[MISTRAL, MISTRAL_END],
             Layout::Mistral => &[MISTRAL],
             Layout::Llama3 => &[PYTHON_TAG],
             Layout::Arguments(_) | Layout::List => &[],
         };
         let (end, mark) = match search(&self.held, marks) {
+            Search::Found { start, which: 1, .. } => {
+                let text: String = self.held.drain(..start + MISTRAL_END.len()).collect();
+                self.surroundings.text(text.get(..start).unwrap_or_default(), parts);
+                self.surroundings.clear();
+                return true;
+            }
             Search::Found { start, end, .. } => (start, Some(end)),
             Search::Missing { safe } => (safe, None),
         };
@@ -178,22 +187,29 @@ impl JsonCalls {
         if !self.skip(|character| character.is_whitespace() || character == ';') {
             return false;
         }
-        if !self.begins_call(false) {
+        // Some models write a list.
+        if !self.begins_call(false) && !self.begins_list() {
             self.place = Place::Content;
         }
         true
+    }
+
+    fn begins_list(&mut self) -> bool {
+        let is_list = self.held.starts_with('[');
+        if is_list {
+            self.held.remove(0);
+            self.surroundings.mark("[");
+            self.is_list_of_calls = false;
+            self.place = Place::List;
+        }
+        is_list
     }
 
     fn list_or_name(&mut self) -> bool {
         if !self.skip(char::is_whitespace) {
             return false;
         }
-        if self.held.starts_with('[') {
-            self.held.remove(0);
-            self.surroundings.mark("[");
-            self.is_list_of_calls = false;
-            self.place = Place::List;
-        } else if !self.begins_call(false) {
+        if !self.begins_list() && !self.begins_call(false) {
             self.place = if self.layout == Layout::Mistral { Place::Name } else { Place::Content };
         }
         true

@@ -1,14 +1,24 @@
-//! Reasoning between `<think>` and `</think>`, in front of the answer. Models also call tools in the midst of it, without an end: from a
+//! Reasoning between two tags, in front of the answer. Models also call tools in the midst of it, without an end: from a
 //! mark of a call on, the reasoning waits for its end, and without one becomes the answer.
 
 use crate::search::{Search, search};
 
-const OPENING: &str = "<think>";
-const CLOSING: &str = "</think>";
+/// The tags around the reasoning of a family of models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tags {
+    pub opening: &'static str,
+    pub closing: &'static str,
+}
+
+/// The tags of most families.
+pub(super) const THINK: Tags = Tags { opening: "<think>", closing: "</think>" };
+/// Mistral's, which are special tokens.
+pub(super) const MISTRAL: Tags = Tags { opening: "[THINK]", closing: "[/THINK]" };
 
 /// Separates reasoning from the answer.
 #[derive(Debug)]
 pub(super) struct Reasoning {
+    tags: Tags,
     state: State,
     /// Text that is not assigned yet.
     held: String,
@@ -35,9 +45,9 @@ enum State {
 impl Reasoning {
     /// The state at the beginning of an output. `has_begun` if the prompt ends within the reasoning; `call` is the mark in front of
     /// tool calls.
-    pub(super) fn new(has_begun: bool, call: Option<&'static str>) -> Self {
+    pub(super) fn new(tags: Tags, has_begun: bool, call: Option<&'static str>) -> Self {
         let state = if has_begun { State::Inside } else { State::Beginning };
-        Self { state, held: String::new(), call, searched: 0 }
+        Self { tags, state, held: String::new(), call, searched: 0 }
     }
 
     /// The reasoning and the part of the answer that are complete with this piece.
@@ -46,19 +56,20 @@ impl Reasoning {
             return (String::new(), piece);
         }
         self.held.push_str(&piece);
+        let Tags { opening, closing } = self.tags;
         let mut thought = String::new();
         if self.state == State::Beginning {
             let text = self.held.trim_start();
-            if let Some(inside) = text.strip_prefix(OPENING) {
+            if let Some(inside) = text.strip_prefix(opening) {
                 self.held = inside.to_owned();
                 self.state = State::Inside;
-            } else if !OPENING.starts_with(text) {
+            } else if !opening.starts_with(text) {
                 self.state = State::Over;
                 return (thought, std::mem::take(&mut self.held));
             }
         }
         if self.state == State::Inside {
-            let marks = [CLOSING, self.call.unwrap_or(CLOSING)];
+            let marks = [closing, self.call.unwrap_or(closing)];
             let (end, state) = match search(&self.held, &marks) {
                 Search::Found { start, .. } => (start, State::Calling),
                 Search::Missing { safe } => (safe, State::Inside),
@@ -68,16 +79,16 @@ impl Reasoning {
             self.searched = 0;
         }
         if self.state == State::Calling {
-            match self.held.get(self.searched..).and_then(|text| text.find(CLOSING)) {
+            match self.held.get(self.searched..).and_then(|text| text.find(closing)) {
                 Some(found) => {
                     let start = self.searched + found;
-                    let rest = self.held.split_off(start + CLOSING.len());
+                    let rest = self.held.split_off(start + closing.len());
                     self.held.truncate(start);
                     thought.push_str(&std::mem::replace(&mut self.held, rest));
                     self.state = State::Behind;
                 }
                 None => {
-                    let searched = self.held.len().saturating_sub(CLOSING.len());
+                    let searched = self.held.len().saturating_sub(closing.len());
                     self.searched = self.held.floor_char_boundary(searched);
                 }
             }

@@ -1,8 +1,12 @@
 //! Outputs of each family of models, whole and cut anywhere.
 
+mod pythonic;
+
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::formats::ToolFormat;
+use super::reasoning::{MISTRAL, THINK, Tags};
 use super::*;
 use crate::fields::Fields;
 use crate::tools::ToolSet;
@@ -63,7 +67,11 @@ fn written(format: ToolFormat) -> Parsing {
 }
 
 fn thinking(has_begun: bool) -> Parsing {
-    Parsing { reasoning: Reasons::Tags { has_begun }, ..Parsing::default() }
+    Parsing { reasoning: reasons(THINK, has_begun), ..Parsing::default() }
+}
+
+fn reasons(tags: Tags, has_begun: bool) -> Reasons {
+    Reasons::Tags { tags, has_begun }
 }
 
 fn messages() -> Parsing {
@@ -84,6 +92,7 @@ fn outputs() -> Vec<Case> {
         coder_outputs(),
         mistral_outputs(),
         llama_outputs(),
+        pythonic::outputs(),
         deepseek_outputs(),
         harmony_outputs(),
     ]
@@ -108,10 +117,7 @@ fn plain_outputs() -> Vec<Case> {
         (thinking(true), "a </thin", vec![reasoning("a </thin")]),
         (thinking(true), "a</think> \n", vec![reasoning("a")]),
         (
-            Parsing {
-                reasoning: Reasons::Tags { has_begun: false },
-                ..forced(Calls::Arguments("weather".into()))
-            },
+            Parsing { reasoning: reasons(THINK, false), ..forced(Calls::Arguments("weather".into())) },
             "{\"city\": \"Oslo\"}",
             vec![oslo()],
         ),
@@ -143,7 +149,7 @@ fn plain_outputs() -> Vec<Case> {
 
 fn hermes_outputs() -> Vec<Case> {
     let hermes = || written(ToolFormat::Hermes);
-    let thinking = || Parsing { reasoning: Reasons::Tags { has_begun: true }, ..hermes() };
+    let thinking = || Parsing { reasoning: reasons(THINK, true), ..hermes() };
     vec![
         (
             hermes(),
@@ -242,9 +248,12 @@ fn coder_outputs() -> Vec<Case> {
         (
             coder(),
             "<tool_call><function=weather><parameter=city>O\\sl",
-            vec![call("weather", "{\"city\": \"O\\\\sl\"}")],
+            vec![call("weather", "{\"city\": \"O\\\\sl")],
         ),
-        (coder(), "<tool_call><function=weather><parameter=days>1", vec![call("weather", "{\"days\": 1}")]),
+        (coder(), "<tool_call><function=weather><parameter=days>\n1", vec![call("weather", "{\"days\": 1")]),
+        (coder(), "<tool_call><function=weather><parameter=city>", vec![call("weather", "{\"city\": \"")]),
+        // Only the ends of the call are missing.
+        (coder(), "<tool_call><function=weather><parameter=city>Oslo</parameter>\n", vec![oslo()]),
         (coder(), "<tool_call><function=weather><para", vec![call("weather", "{}")]),
         (coder(), "a <function=we", vec![content("a <function=we")]),
         (coder(), "a <function=\n> b", vec![content("a <function=\n> b")]),
@@ -254,7 +263,33 @@ fn coder_outputs() -> Vec<Case> {
 
 fn mistral_outputs() -> Vec<Case> {
     let mistral = || written(ToolFormat::Mistral);
+    let thinking = |has_begun| Parsing { reasoning: reasons(MISTRAL, has_begun), ..mistral() };
     vec![
+        (
+            thinking(false),
+            "[THINK]Which [city]?\n[/THINK]It is:[TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\"}[TOOL_CALLS]g[ARGS]{}",
+            vec![reasoning("Which [city]?\n"), content("It is:"), oslo(), call("g", "{}")],
+        ),
+        (
+            thinking(false),
+            "[THINK]a[/THINK]\n\nb [THINK]c[/THINK]",
+            vec![reasoning("a"), content("b [THINK]c[/THINK]")],
+        ),
+        (thinking(false), "[TOOL_CALLS]weather[CALL_ID]1b2[ARGS]{\"city\": \"Oslo\"}", vec![oslo()]),
+        (thinking(false), "a [THINK]b[/THINK]", vec![content("a [THINK]b[/THINK]")]),
+        (thinking(false), "[THINK]a [/THI", vec![reasoning("a [/THI")]),
+        (thinking(true), "a</think>[/THINK]b", vec![reasoning("a</think>"), content("b")]),
+        // A call within reasoning that never ends.
+        (
+            thinking(false),
+            "[THINK]I call [TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\"}",
+            vec![reasoning("I call "), oslo()],
+        ),
+        (
+            thinking(false),
+            "[THINK]I could [TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\"} but[/THINK]no.",
+            vec![reasoning("I could [TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\"} but"), content("no.")],
+        ),
         (
             mistral(),
             "See: [TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}, {\"name\": \"g\", \"arguments\": {}}]",
@@ -266,6 +301,12 @@ fn mistral_outputs() -> Vec<Case> {
             vec![oslo(), call("g", "{\"a\": \"[TOOL_CALLS]}\"}")],
         ),
         (mistral(), "[TOOL_CALLS]weather[CALL_ID]a1B2[ARGS]{\"city\": \"Oslo\"}\n", vec![oslo()]),
+        (
+            mistral(),
+            "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}] [/TOOL_CALLS] ok",
+            vec![oslo(), content(" ok")],
+        ),
+        (mistral(), "a [/TOOL_CALLS]", vec![content("a [/TOOL_CALLS]")]),
         (mistral(), "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1", vec![call("f", "{\"a\": 1")]),
         (mistral(), "[TOOL_CALLS]f[ARGS]{\"a\": 1", vec![call("f", "{\"a\": 1")]),
         (mistral(), "[TOOL_CALLS] broken", vec![content("[TOOL_CALLS] broken")]),
@@ -294,6 +335,13 @@ fn llama_outputs() -> Vec<Case> {
             "Let me see. <|python_tag|>{\"name\": \"g\", \"parameters\": {\"a\": \"};{\"}}\n",
             vec![content("Let me see."), call("g", "{\"a\": \"};{\"}")],
         ),
+        (
+            llama(),
+            "[{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\"}}, {\"name\": \"g\", \"parameters\": {}}]\n",
+            vec![oslo(), call("g", "{}")],
+        ),
+        (llama(), "[{\"a\": 1}, 2]", vec![content("[{\"a\": 1}, 2]")]),
+        (llama(), "[1] says so", vec![content("[1] says so")]),
         (llama(), "{\"just\": \"json\"}", vec![content("{\"just\": \"json\"}")]),
         // An answer about a person.
         (llama(), " {\"name\": \"Ada\", \"age\": 36} ", vec![content(" {\"name\": \"Ada\", \"age\": 36} ")]),
@@ -459,6 +507,19 @@ fn fragment() -> impl Strategy<Value = String> {
         "<|python_tag|>",
         "<think>",
         "</think>",
+        "[THINK]",
+        "[/THINK]",
+        "[f(",
+        "a=",
+        "<|python_start|>",
+        "<|python_end|>",
+        "(",
+        ")",
+        "'",
+        "\\u00e9",
+        "\\ud83d",
+        "True",
+        "1_0",
         "<|start|>",
         "assistant",
         "<|channel|>",
@@ -560,6 +621,7 @@ fn calls_are_read_while_they_arrive() {
         (ToolFormat::Mistral, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {", "\"a\": \"", "b\"}}]"),
         (ToolFormat::Mistral, "[TOOL_CALLS]f[ARGS]{", "\"a\": \"", "b\"}"),
         (ToolFormat::Llama3, "{\"name\": \"f\", \"parameters\": {", "\"a\": \"", "b\"}}"),
+        (ToolFormat::Pythonic, "[f(a='", "b", "')]"),
         (
             ToolFormat::Harmony,
             "<|channel|>commentary to=functions.f<|message|>",
@@ -591,6 +653,7 @@ fn families_are_known_by_their_names() {
         ("qwen3_coder", ToolFormat::Qwen3Coder),
         ("mistral", ToolFormat::Mistral),
         ("llama3", ToolFormat::Llama3),
+        ("pythonic", ToolFormat::Pythonic),
         ("gpt_oss", ToolFormat::Harmony),
         ("deepseek_v3", ToolFormat::DeepSeek),
     ] {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value as Json, json};
 
 use nereid_core::Principal;
 
+use super::locator::Locator;
 use super::store::{Store, Turn};
 use crate::chat::plan::{Plan, planned};
 use crate::error::{Failure, Outcome};
@@ -76,7 +77,7 @@ pub(super) fn plan(request: &Request, store: &Store, principal: Option<&Principa
     let previous: Option<String> = fields.take("previous_response_id")?;
     let turns = match &previous {
         None => Vec::new(),
-        Some(id) => match store.get(id, principal) {
+        Some(id) => match store.get(Locator::of_answer(id), principal) {
             Some(answer) => answer.turns.clone(),
             None => {
                 let message = format!("Previous response with id '{id}' not found.");
@@ -154,15 +155,16 @@ fn with_stored(items: Vec<Json>, store: &Store, principal: Option<&Principal>) -
             continue;
         };
         if !stored.contains_key(id)
-            && let Some(answer) = store.answer_of(id)
-            && answers.insert(answer.clone())
-            && let Some(answer) = store.get(&answer, principal)
+            && let Some(locator) = Locator::of_item(id)
+            && answers.insert(locator)
+            && let Some(answer) = store.get(locator, principal)
         {
             let turn = answer.turns.last().map_or("[]", |turn| &**turn);
             let turn: Vec<Json> = serde_json::from_str(turn).unwrap_or_default();
             let named =
                 turn.into_iter().filter_map(|item| Some((item.get("id")?.as_str()?.to_owned(), item)));
-            stored.extend(named.filter(|(id, _)| answer.items.contains(id)));
+            // The turn has the items of the request, too.
+            stored.extend(named.filter(|(id, _)| Locator::of_item(id) == Some(locator)));
         }
         resolved.push(stored.remove(id).ok_or_else(|| {
             let message =

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Head;
+use super::locator::Locator;
 use crate::chat::plan::AnswerForm;
 use crate::choices::{Delta, Usage};
 use crate::contract::Finish;
@@ -56,19 +57,20 @@ impl Answer {
         Status::of(self.finish)
     }
 
-    /// The items of the answer, which is complete.
-    pub(super) fn items(&self) -> Vec<Value> {
+    /// The items of the answer, which is complete and has this locator.
+    pub(super) fn items(&self, locator: Locator) -> Vec<Value> {
         let status = self.status().name();
         let mut items = Vec::new();
         if !self.reasoning.is_empty() {
-            items.push(reasoning_item(&random_id("rs_"), &self.reasoning));
+            items.push(reasoning_item(&locator.item("rs_", items.len()), &self.reasoning));
         }
         if !self.content.is_empty() || self.calls.is_empty() {
-            items.push(message_item(&random_id("msg_"), status, Some(&self.content)));
+            items.push(message_item(&locator.item("msg_", items.len()), status, Some(&self.content)));
         }
-        items.extend(
-            self.calls.iter().map(|call| call_item(&random_id("fc_"), &random_id("call_"), status, call)),
-        );
+        for call in &self.calls {
+            let id = locator.item("fc_", items.len());
+            items.push(call_item(&id, &random_id("call_"), status, call));
+        }
         items
     }
 }

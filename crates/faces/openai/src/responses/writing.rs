@@ -4,6 +4,7 @@ use std::task::{Context, Poll, ready};
 
 use serde_json::{Value, json};
 
+use super::locator::Locator;
 use super::whole::{Status, call_item, envelope, message_item, reasoning_item, text_part};
 use super::{Head, Keeper};
 use crate::chat::plan::AnswerForm;
@@ -161,11 +162,12 @@ impl ResponseStream {
     fn open(&mut self, kind: Kind, output: &mut Vec<u8>) {
         self.close(output);
         let index = self.items.len();
-        let id = random_id(match kind {
+        let prefix = match kind {
             Kind::Message => "msg_",
             Kind::Reasoning => "rs_",
             Kind::Call { .. } => "fc_",
-        });
+        };
+        let id = Locator::of_answer(&self.head.id).item(prefix, index);
         let item = match &kind {
             Kind::Message => message_item(&id, "in_progress", None),
             Kind::Reasoning => json!({"id": id, "type": "reasoning", "summary": []}),

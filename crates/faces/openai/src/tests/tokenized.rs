@@ -6,38 +6,12 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// The numbers of the special tokens and of the words.
 const PAD: i64 = 0;
-const WORDS: [&str; 9] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "query", ":"];
-
-fn tokenizer() -> Value {
-    let vocabulary: serde_json::Map<_, _> =
-        WORDS.iter().enumerate().map(|(id, word)| ((*word).to_owned(), json!(id))).collect();
-    let token = |id: &str, kind: u32| json!({"SpecialToken": {"id": id, "type_id": kind}});
-    let text = |id: &str, kind: u32| json!({"Sequence": {"id": id, "type_id": kind}});
-    json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [token("[CLS]", 0), text("A", 0), token("[SEP]", 0)],
-            "pair": [token("[CLS]", 0), text("A", 0), token("[SEP]", 0), text("B", 1), token("[SEP]", 1)],
-            "special_tokens": {
-                "[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]},
-                "[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]}
-            }
-        },
-        "decoder": null,
-        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100, "vocab": vocabulary}
-    })
-}
-
 /// A folder with a tokenizer and further files.
 fn folder(files: &[(&str, Value)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let tokenizer = ("tokenizer.json", tokenizer());
-    for (name, contents) in std::iter::once(&tokenizer).chain(files) {
+    fs::write(folder.path().join("tokenizer.json"), nereid_testkit::TOKENIZER).unwrap();
+    for (name, contents) in files {
         let path = folder.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, contents.to_string()).unwrap();
@@ -239,7 +213,7 @@ async fn wrong_requests_are_refused_by_name() {
         (json!({"input": []}), "input"),
         (json!({"input": [[]]}), "input"),
         (json!({"input": [[4], []]}), "input"),
-        (json!({"input": [9]}), "input"),
+        (json!({"input": [10]}), "input"),
         (json!({"input": [-1]}), "input"),
         (json!({"input": [[4], [4_000_000_000_u32]]}), "input"),
         (json!({"input": vec!["a"; 2049]}), "input"),
@@ -413,4 +387,60 @@ async fn many_texts_are_sent_in_pieces_of_which_few_are_under_way() {
     let seen = site.seen.lock().unwrap();
     let largest = seen.iter().map(|request| request["input_ids"].as_array().unwrap().len()).max().unwrap();
     assert!(seen.len() >= 64 && largest <= 8192, "{} {largest}", seen.len());
+}
+
+#[tokio::test]
+async fn tokens_are_those_of_the_tokenizer_beside_the_model() {
+    let files = folder(&[("sentence_bert_config.json", json!({"max_seq_length": 4}))]);
+    let site = site_in(files.path(), &encoder(""), vectors_of_tokens).await;
+    let tokens = async |fields: Value| {
+        let mut request = json!({"model": "bare"});
+        request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        site.post("/tokenize", &request).await
+    };
+    // Also of a text that is too long for the model.
+    for (fields, ids, texts) in [
+        (json!({"prompt": "a bx a"}), json!([2, 4, 5, 9, 4, 3]), json!(null)),
+        (
+            json!({"prompt": "a z", "add_special_tokens": false, "return_token_strs": true}),
+            json!([4, 1]),
+            json!(["a", "[UNK]"]),
+        ),
+        (json!({"prompt": "", "add_special_tokens": false}), json!([]), json!(null)),
+    ] {
+        let answer = tokens(fields).await;
+        let count = ids.as_array().unwrap().len();
+        assert_eq!(
+            answer.json(),
+            json!({"count": count, "max_model_len": 4, "tokens": ids, "token_strs": texts})
+        );
+    }
+    for (ids, text) in [(json!([2, 4, 5, 9, 3]), "[CLS] a bx [SEP]"), (json!([]), "")] {
+        let answer = site.post("/detokenize", &json!({"model": "bare", "tokens": ids})).await;
+        assert_eq!(answer.json(), json!({"prompt": text}), "{ids}");
+    }
+    assert_eq!(site.seen.lock().unwrap().len(), 0);
+    for (fields, param) in [
+        (json!({}), "prompt"),
+        (json!({"prompt": ["a"]}), "prompt"),
+        (json!({"prompt": "a".repeat((1 << 20) + 1)}), "prompt"),
+        (json!({"messages": [{"role": "user", "content": "a"}]}), "model"),
+        (json!({"prompt": "a", "other": 1}), "other"),
+    ] {
+        let answer = tokens(fields).await;
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["param"]),
+            (400, &json!(param)),
+            "{}",
+            answer.body
+        );
+    }
+    for ids in [json!([10]), json!([-1]), json!("a"), json!([4_294_967_296_u64])] {
+        let answer = site.post("/detokenize", &json!({"model": "bare", "tokens": ids})).await;
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("tokens")), "{ids}");
+    }
+    fs::write(files.path().join("tokenizer.json"), "{").unwrap();
+    let site = site_in(files.path(), &encoder(""), vectors_of_tokens).await;
+    let answer = site.post("/tokenize", &json!({"model": "bare", "prompt": "a"})).await;
+    assert!(answer.status == 500 && answer.body.contains("tokenizer.json: EOF"), "{}", answer.body);
 }

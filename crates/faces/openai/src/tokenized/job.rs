@@ -212,7 +212,7 @@ impl TokenModel {
                     let rows: Vec<&[f32]> = values.chunks_exact(*size).skip(skipped).take(own).collect();
                     self.text.recipe.embed(&rows, prompt)
                 });
-                Ok(texts.collect())
+                texts.collect::<Result<_, _>>().map_err(Failure::broken_model)
             }
             _ => Err(unexpected()),
         }

@@ -7,7 +7,7 @@ use nereid_http::{Router, TransportOptions};
 use nereid_kserve::{HttpOptions, KserveHttp};
 use nereid_metrics::GpuReading;
 use nereid_net::listener::Listener;
-use nereid_openai::{AnswerStore, OpenAi, OpenAiOptions, OpenAiPrefix};
+use nereid_openai::{AnswerFolder, AnswerStore, OpenAi, OpenAiOptions, OpenAiPrefix};
 
 use super::{Endpoint, Face, FaceContext, Serving};
 
@@ -33,6 +33,8 @@ pub struct OpenAiSettings {
     pub default_max_tokens: u64,
     /// The most bytes of stored answers; 0 to store none.
     pub stored_bytes: usize,
+    /// A folder for them, in addition to memory.
+    pub stored_folder: Option<AnswerFolder>,
     /// A further path below which it is served.
     pub path_prefix: Option<OpenAiPrefix>,
 }
@@ -40,7 +42,10 @@ pub struct OpenAiSettings {
 impl OpenAiSettings {
     /// The face with these settings, and the rules of another. All of a server have one store of answers.
     fn face(self, context: &FaceContext, options: &HttpOptions) -> OpenAi {
-        let answers = context.answers.get_or_init(|| AnswerStore::new(self.stored_bytes));
+        let answers = context.answers.get_or_init(|| match self.stored_folder {
+            Some(folder) => AnswerStore::with_folder(self.stored_bytes, folder),
+            None => AnswerStore::new(self.stored_bytes),
+        });
         let options = OpenAiOptions {
             max_input_size: options.max_input_size,
             default_max_tokens: self.default_max_tokens,
@@ -58,7 +63,8 @@ impl Default for OpenAiSettings {
     /// As of the face.
     fn default() -> Self {
         let OpenAiOptions { default_max_tokens, path_prefix, .. } = OpenAiOptions::default();
-        Self { default_max_tokens, stored_bytes: AnswerStore::DEFAULT_BYTES, path_prefix }
+        let stored_bytes = AnswerStore::DEFAULT_BYTES;
+        Self { default_max_tokens, stored_bytes, stored_folder: None, path_prefix }
     }
 }
 

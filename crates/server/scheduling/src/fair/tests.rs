@@ -262,3 +262,17 @@ fn flows_that_are_gone_are_forgotten() {
             && queue.lines.len() == 1
     );
 }
+
+#[test]
+fn lines_of_few_flows_are_used_again_and_nothing_else_is_remembered() {
+    let mut queue = FairQueue::default();
+    for round in 0..100_u64 {
+        // Flow 0 is ahead when the queue becomes empty.
+        for (number, id) in [1, 0, 0, 0, 1].into_iter().enumerate() {
+            queue.push(round * 5 + number as u64, flow(id, 1), 1, id);
+        }
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!((order, queue.ahead_of(0)), (vec![1, 0, 0, 1, 0], 0), "{round}");
+        assert_eq!((queue.lines.len(), queue.others.len()), (2, 1), "{round}");
+    }
+}

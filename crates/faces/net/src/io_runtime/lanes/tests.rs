@@ -19,10 +19,11 @@ const LANES: usize = 8;
 async fn connection(connections: &TaskTracker) -> (ThreadId, oneshot::Sender<()>) {
     let (end, ended) = oneshot::channel::<()>();
     let (sender, mut receiver) = mpsc::channel(1);
-    spawn_connection(connections, async move {
+    let open = async move {
         sender.send(thread::current().id()).await.unwrap();
         let _ = ended.await;
-    });
+    };
+    spawn_connection(connections, open, ());
     (receiver.recv().await.unwrap(), end)
 }
 
@@ -68,7 +69,7 @@ fn few_threads_share_all_connections() {
         let is_in_lane = runtime.spawn(async {
             let connections = TaskTracker::new();
             let (sender, receiver) = oneshot::channel();
-            spawn_connection(&connections, async move { sender.send(is_in_lane()).unwrap() });
+            spawn_connection(&connections, async move { sender.send(is_in_lane()).unwrap() }, ());
             receiver.await.unwrap()
         });
         assert!(!runtime.block_on(is_in_lane).unwrap());
@@ -84,7 +85,7 @@ fn echo(runtime: &Runtime, address: Address) -> LocalAddress {
         let connections = TaskTracker::new();
         loop {
             let arrival = listener.accept().await;
-            spawn_connection(&connections, async move {
+            let served = async move {
                 let mut connection = arrival.open().await.unwrap();
                 let here = thread::current().id();
                 let mut byte = [0];
@@ -96,7 +97,8 @@ fn echo(runtime: &Runtime, address: Address) -> LocalAddress {
                     assert_eq!(thread::current().id(), here);
                     connection.write_all(&[answer, answer]).await.unwrap();
                 }
-            });
+            };
+            spawn_connection(&connections, served, ());
         }
     });
     local

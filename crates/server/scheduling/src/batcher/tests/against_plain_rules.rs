@@ -291,7 +291,9 @@ fn policies() -> impl Strategy<Value = Policy> {
 }
 
 fn any_rules() -> impl Strategy<Value = Rules> {
-    let sizes = (1..9_usize).prop_flat_map(|most| (Just(most), vec(1..=most, 0..3)));
+    // The greatest size alone is what models without preferred sizes have.
+    let preferred = |most| prop_oneof![1 => Just(vec![most]), 2 => vec(1..=most, 0..3)];
+    let sizes = (1..9_usize).prop_flat_map(move |most| (Just(most), preferred(most)));
     let delay = prop_oneof![Just(0), 10..300_u64];
     (sizes, delay, 0..4_u64, policies(), option::of(policies())).prop_map(
         |((max_batch_size, preferred), delay, levels, default_policy, first)| Rules {
