@@ -80,12 +80,17 @@ impl Sampler {
         } else {
             logits
         };
+        // Mostly, the most likely token may follow, and none has to be checked but that.
+        let likely = (parameters.temperature == 0.0).then(|| highest(scores)).flatten();
+        let likely = likely.filter(|token| !excluded(*token));
         // Comparisons with undefined logits are false, so these never follow.
         let possible = (0..).zip(scores).filter(|(_, score)| **score > f32::NEG_INFINITY);
         let possible = possible.filter(|(token, _)| !excluded(*token));
         let mut candidates = possible.map(|(token, score)| Candidate { token, value: *score });
         let higher = |best: Candidate, other: Candidate| if other.value > best.value { other } else { best };
-        let token = if parameters.temperature == 0.0 {
+        let token = if let Some(likely) = likely {
+            likely
+        } else if parameters.temperature == 0.0 {
             candidates.reduce(higher)?.token
         } else {
             self.candidates.clear();
@@ -189,6 +194,21 @@ impl Sampler {
             }
         }
     }
+}
+
+/// The first token with the highest score. `None` if no score is a number above negative infinity.
+fn highest(scores: &[f32]) -> Option<Token> {
+    // In lanes, for which compilers use vector instructions.
+    let (chunks, rest) = scores.as_chunks::<16>();
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    for chunk in chunks {
+        for (lane, score) in lanes.iter_mut().zip(chunk) {
+            *lane = if *score > *lane { *score } else { *lane };
+        }
+    }
+    let highest = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+    let is_highest = |score: &f32| *score == highest && highest > f32::NEG_INFINITY;
+    scores.iter().position(is_highest).and_then(|token| Token::try_from(token).ok())
 }
 
 /// The highest value first; equal ones by their tokens, so that a seed decides alone.

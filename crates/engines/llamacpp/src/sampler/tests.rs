@@ -157,4 +157,19 @@ proptest! {
         prop_assert_eq!(sampler.candidates.len(), smallest.unwrap() + 1);
         prop_assert!(kept >= wanted);
     }
+
+    /// As by comparing all tokens that may follow one by one.
+    #[test]
+    fn greedy_choice_is_the_first_of_the_highest(
+        scores in prop::collection::vec(
+            prop::sample::select(vec![-1.0, 0.0, -0.0, 1.0, 2.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
+            0..100,
+        ),
+        excluded in prop::collection::vec(0_i32..100, 0..3),
+    ) {
+        let allowed = (0..).zip(&scores).filter(|(token, score)| !excluded.contains(token) && **score > f32::NEG_INFINITY);
+        let expected = allowed.reduce(|best, other| if other.1 > best.1 { other } else { best });
+        let found = sampler(&greedy()).sample(&scores, &greedy(), |token| excluded.contains(&token));
+        prop_assert_eq!(found.map(|sampled| sampled.token), expected.map(|(token, _)| token));
+    }
 }
