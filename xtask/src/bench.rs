@@ -7,6 +7,7 @@ mod callgrind;
 mod client;
 mod clouds;
 mod console;
+mod dynamo;
 mod embedded;
 mod frameworks;
 mod grpc;
@@ -57,6 +58,8 @@ pub enum Bench {
     Clouds(clouds::Options),
     /// The console: its cost with and without open pages, and the same load with and without them
     Console(console::Options),
+    /// A worker of NVIDIA Dynamo with Nereid's library, against one with NVIDIA's
+    Dynamo(dynamo::Options),
     /// Embedded servers: calls through the C interface against Rust's, and Python's requests against gRPC
     Embedded,
     /// The server's overhead on OpenVINO and ONNX Runtime, against their own Python
@@ -108,6 +111,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Access => access::run(project),
         Bench::Clouds(options) => clouds::run(project, options),
         Bench::Console(options) => console::run(project, options),
+        Bench::Dynamo(options) => dynamo::run(project, options),
         Bench::Embedded => embedded::run(project),
         Bench::Frameworks(options) => frameworks::run(project, options),
         Bench::Language(options) => language::run(project, options),

@@ -39,7 +39,15 @@ def aider():
 
     def install():
         subprocess.run([sys.executable, "-m", "venv", "--clear", HOME / "environment"], check=True)
-        pip = [HOME / "environment/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", AIDER]
+        pip: list[str | Path] = [
+            HOME / "environment/bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            AIDER,
+        ]
         subprocess.run(pip, check=True)
 
     once(HOME, install, f"ready-{AIDER}")

@@ -103,7 +103,12 @@ class Fleet:
     def ready(self, count, without=()):
         """Whether so many servers are ready, these not among them, and the balancer has all of them."""
         servers = self.cluster.status()
-        found = {json.loads(self.over_http("/v2", None)[1])["name"] for _ in range(12)}
+        found: set = set()
+        for number in range(100):
+            # A balancer that counts connections may pass over a busy server for a while.
+            if number >= 12 and found >= servers.keys():
+                break
+            found.add(json.loads(self.over_http("/v2", None)[1])["name"])
         if (seen := (sorted(found), {name: server["state"] for name, server in servers.items()})) != self._seen:
             # Shown if the test fails.
             print("the balancer has", *seen)

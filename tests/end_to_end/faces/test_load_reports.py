@@ -123,8 +123,16 @@ def test_the_option_says_who_gets_reports(repository, serve, when, expected):
     server = serve(f"--load-reports={when}")
     for form, reports in zip(["text", None], expected):
         headers = {FORMAT: form} if form else {}
-        assert (read(infer(server, "same", BODY, headers).headers) is not None) == reports
-        assert (read(trailers(server, "ModelInfer", message(), form=form)) is not None) == reports
+
+        def over_http():
+            return (read(infer(server, "same", BODY, headers).headers) is not None) == reports
+
+        def over_grpc():
+            return (read(trailers(server, "ModelInfer", message(), form=form)) is not None) == reports
+
+        # Before a request is counted there is no rate, and no report without its header.
+        assert eventually(over_http) and over_http()
+        assert eventually(over_grpc) and over_grpc()
 
 
 def test_the_load_is_that_of_the_busiest_model(repository, serve, gate):

@@ -126,7 +126,8 @@ def test_identifiers_are_no_paths(repository, state):
 
 def test_kills_leave_no_damage(repository, state):
     """A server is killed again and again while it writes answers of 100 kB."""
-    chance, known = random.Random(7), {}
+    chance = random.Random(7)
+    known: dict[str, dict] = {}
     for _ in range(4):
         with nereid_server.running(repository, *state.flags(memory=0)) as server:
             assert "damaged" not in server.log

@@ -1,7 +1,11 @@
-"""The files for Compose and Nomad: Compose's schema, HCL's grammar, and their options with a server."""
+"""The files for Compose and Nomad: Compose's schema, podman-compose over a stand-in for podman, HCL's grammar, and their options with a
+server."""
 
 import json
+import os
 import re
+import shlex
+import subprocess
 
 import jsonschema
 import pytest
@@ -62,6 +66,43 @@ def test_compose_starts_a_server_and_gives_it_time_to_stop(compose, repository):
 def test_mistakes_in_compose_would_be_found(compose):
     with pytest.raises(jsonschema.ValidationError):
         validate({"services": {"nereid": compose | {"readonly": True}}})
+
+
+@pytest.fixture
+def podman(tmp_path, compose):
+    """Runs podman-compose with the file beside a folder of models: what podman was to do, by its command."""
+    bin, record, file = (tmp_path / name for name in ("bin", "record", "compose.yaml"))
+    bin.mkdir()
+    (tmp_path / "models").mkdir()
+    file.write_text(COMPOSE.read_text())
+    answers = 'case "$1" in --version) echo "podman version 5.4.2";; ps) echo "[]";; esac'
+    (bin / "podman").write_text(f"#!/bin/bash\nprintf '%q ' \"$@\" >> {record}\necho >> {record}\n{answers}\n")
+    (bin / "podman").chmod(0o755)
+
+    def run(*arguments):
+        record.write_text("")
+        command = [charts.podman_compose(), "--file", file, *arguments]
+        variables = os.environ | {"PATH": f"{bin}:{os.environ['PATH']}"}
+        subprocess.run(command, env=variables, check=True, capture_output=True, timeout=60)
+        lines = map(shlex.split, record.read_text().splitlines())
+        return {line[0]: line[1:] for line in lines}
+
+    return run
+
+
+def test_podman_compose_starts_the_server_with_what_the_file_says(podman, compose, tmp_path):
+    created = podman("up", "--detach", "--wait")["create"]
+    image = created.index("nereid:0.1.0")
+    assert created[image + 1 :] == compose["command"]
+    pairs = {*zip(created, created[1:])}
+    assert "--read-only" in created[:image]
+    assert {("--cap-drop", "ALL"), ("--security-opt", "no-new-privileges:true"), ("--tmpfs", "/tmp")} <= pairs
+    assert ("-v", f"{tmp_path}/models:/models:ro") in pairs
+    assert {value for option, value in pairs if option == "-p"} == {*compose["ports"]}
+
+
+def test_podman_compose_gives_the_server_its_time_to_stop(podman, compose):
+    assert podman("down")["stop"][:2] == ["-t", str(seconds(compose["stop_grace_period"]))]
 
 
 def test_nomad_starts_servers_and_gives_them_time_to_stop(group, repository):

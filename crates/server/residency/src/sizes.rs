@@ -1,9 +1,7 @@
 //! The memory of each model: declared, measured when it was loaded (in this run of the server, or in an earlier one), or estimated
 //! from its files.
-//!
-//! Models are loaded in parallel, and what a process takes is one number. So a measurement spans all loads that overlap: it begins
-//! with the first and ends with the last, and what was added is divided among them by their expected sizes. The same holds for the
-//! memory of GPUs.
+
+mod measurement;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, UNIX_EPOCH};
@@ -13,8 +11,9 @@ use nereid_core::{GpuMemory, MeasuredMemory, MemoryBasis, ModelMemory};
 use crate::amounts::{Amount, Gpu};
 use crate::content::Content;
 use crate::gpus::GpuReading;
-use crate::memory::{MemoryBytes, Part, divide};
-use crate::records::{Record, Records};
+use crate::memory::MemoryBytes;
+use crate::records::Records;
+use measurement::Measurement;
 
 /// No model takes less: its threads, its configuration, its statistics.
 const LEAST: u64 = 64 << 10;
@@ -98,6 +97,8 @@ pub(crate) struct Ended {
 struct ModelSize {
     description: Description,
     measured: Option<MemoryBytes>,
+    /// Memory taken so far by a model that is not measured yet, while other loads go on.
+    so_far: Option<MemoryBytes>,
     /// The memory of GPUs that the backend reported, or else what was measured.
     gpus: BTreeMap<Gpu, u64>,
     /// When it was measured, in seconds since the Unix epoch.
@@ -114,7 +115,8 @@ struct ModelSize {
 impl ModelSize {
     fn measured(&self) -> Option<MemoryBytes> {
         let processes = |measured: MemoryBytes| self.grown.unwrap_or(measured.processes);
-        self.measured.map(|measured| MemoryBytes { processes: processes(measured), ..measured })
+        let measured = self.measured.or(self.so_far);
+        measured.map(|measured| MemoryBytes { processes: processes(measured), ..measured })
     }
 
     /// The known memory of GPUs.
@@ -135,20 +137,6 @@ impl ModelSize {
     }
 }
 
-/// A measurement of loads that overlap.
-struct Measurement {
-    before: Reading,
-    /// The memory of models that were evicted during the measurement.
-    freed: MemoryBytes,
-    freed_gpus: BTreeMap<Gpu, u64>,
-    /// How many loads are in progress.
-    running: usize,
-    /// The loads that ended well.
-    loaded: Vec<(String, Known)>,
-    /// How many loads began.
-    began: usize,
-}
-
 impl Sizes {
     /// Begins with the records of earlier runs.
     pub(crate) fn with_records(records: Records) -> Self {
@@ -160,7 +148,7 @@ impl Sizes {
         let model = self.models.entry(name.to_owned()).or_default();
         if model.description.content != description.content {
             let known = self.records.get(&description.content);
-            model.measured = known.map(|record| record.memory);
+            (model.measured, model.so_far) = (known.map(|record| record.memory), None);
             model.load_time = known.map(|record| record.load_time);
             model.gpus = known.map(|record| record.gpus.clone()).unwrap_or_default();
             model.at = known.map_or(0, |record| record.measured);
@@ -172,13 +160,22 @@ impl Sizes {
 
     /// The memory that a model takes, or is expected to take.
     pub(crate) fn of(&self, name: &str) -> u64 {
-        let Some(model) = self.models.get(name) else { return LEAST };
+        self.models.get(name).map_or(LEAST, |model| self.taken(model, model.measured()))
+    }
+
+    /// Expected memory of a model, without what its load has taken so far.
+    fn expected(&self, name: &str) -> u64 {
+        let measured = |model: &ModelSize| model.measured.and(model.measured());
+        self.models.get(name).map_or(LEAST, |model| self.taken(model, measured(model)))
+    }
+
+    fn taken(&self, model: &ModelSize, measured: Option<MemoryBytes>) -> u64 {
         if let Some(declared) = model.description.declared {
             return declared;
         }
         let files = model.description.files as f64;
         let least = model.least();
-        match model.measured() {
+        match measured {
             // Memory that another model left behind is taken without being counted.
             Some(measured) => measured.total().max(least),
             None => ((files * self.ratio()) as u64).max(least),
@@ -217,7 +214,7 @@ impl Sizes {
         let mut recorded = None;
         let of_name = |name| match self.models.get(name) {
             Some(model) => {
-                let basis = match (model.description.declared, model.measured) {
+                let basis = match (model.description.declared, model.measured()) {
                     (Some(_), _) => MemoryBasis::Declared,
                     (None, Some(_)) if model.is_recorded => MemoryBasis::Recorded,
                     (None, Some(_)) => MemoryBasis::Measured,
@@ -243,7 +240,8 @@ impl Sizes {
     /// Returns whether the model counts more than before.
     pub(crate) fn follow(&mut self, name: &str, processes: u64, gpus: Option<&BTreeMap<Gpu, u64>>) -> bool {
         let Some(model) = self.models.get_mut(name) else { return false };
-        let Some(at_load) = model.measured.map(|measured| measured.processes) else { return false };
+        let measured = model.measured.or(model.so_far);
+        let Some(at_load) = measured.map(|measured| measured.processes) else { return false };
         let mut has_grown = false;
         if let Some((grown, counts_more)) = followed(at_load, model.grown, processes) {
             model.grown = grown;
@@ -266,139 +264,11 @@ impl Sizes {
 
     /// Memory by bytes of files, as measured so far.
     fn ratio(&self) -> f64 {
+        let total = |model: &ModelSize| Some(model.measured.or(model.so_far)?.total());
         let measured =
-            self.models.values().filter_map(|model| Some((model.measured?.total(), model.description.files)));
+            self.models.values().filter_map(|model| Some((total(model)?, model.description.files)));
         let (memory, files) = measured.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         if files == 0 { 1.0 } else { (memory as f64 / files as f64).clamp(*RATIO.start(), *RATIO.end()) }
-    }
-
-    /// A load begins.
-    pub(crate) fn begin(&mut self, now: Reading) {
-        let new = Measurement {
-            before: now,
-            freed: MemoryBytes::default(),
-            freed_gpus: BTreeMap::new(),
-            running: 0,
-            loaded: Vec::new(),
-            began: 0,
-        };
-        let measurement = self.measurement.get_or_insert(new);
-        measurement.running += 1;
-        measurement.began += 1;
-    }
-
-    /// A model has left the memory.
-    pub(crate) fn freed(&mut self, name: &str) {
-        let unmeasured = MemoryBytes { server: self.of(name), processes: 0 };
-        let model = self.models.get(name);
-        let memory = model.and_then(ModelSize::measured).unwrap_or(unmeasured);
-        let gpus = model.map(ModelSize::known_gpus).unwrap_or_default();
-        if let Some(measurement) = &mut self.measurement {
-            measurement.freed = measurement.freed.plus(memory);
-            for (gpu, bytes) in gpus {
-                let freed = measurement.freed_gpus.entry(gpu).or_default();
-                *freed = freed.saturating_add(bytes);
-            }
-        }
-    }
-
-    /// A load has ended. With the last one, what was added is divided. Returns the records of the loads that this completes.
-    pub(crate) fn end(&mut self, name: &str, ended: Ended) -> Vec<(Content, Record)> {
-        let Some(measurement) = &mut self.measurement else { return Vec::new() };
-        measurement.running = measurement.running.saturating_sub(1);
-        if ended.is_loaded {
-            measurement.loaded.push((name.to_owned(), ended.known));
-            if let Some(model) = self.models.get_mut(name) {
-                // The mean, as other loads or a cold cache may have slowed down one of them.
-                let mean = |before: Duration| before / 2 + ended.took / 2;
-                model.load_time = Some(model.load_time.map_or(ended.took, mean));
-            }
-        }
-        if measurement.running > 0 {
-            return Vec::new();
-        }
-        let Some(measurement) = self.measurement.take() else { return Vec::new() };
-        let is_alone = measurement.began == 1;
-        let gpus = self.added_gpus(&measurement, &ended.now);
-        let Measurement { before, freed, loaded, .. } = measurement;
-        let added = ended.now.memory.plus(freed).since(before.memory);
-        let part = |known, name: &str| Part { known, expected: self.of(name) };
-        let servers: Vec<_> = loaded.iter().map(|(name, _)| part(None, name)).collect();
-        let processes: Vec<_> = loaded.iter().map(|(name, known)| part(known.processes, name)).collect();
-        let shares = divide(added.server, &servers).into_iter().zip(divide(added.processes, &processes));
-        let mut records = Vec::new();
-        for (((name, known), (server, processes)), gpus) in loaded.into_iter().zip(shares).zip(gpus) {
-            let Some(model) = self.models.get_mut(&name) else { continue };
-            let share = MemoryBytes { server, processes };
-            let mut memory = match model.measured {
-                Some(before) if !is_alone => before,
-                // Halfway: the model may take less by now, or take memory that another one left behind.
-                Some(before) if model.is_recorded && before.total() > share.total() => before.mean(share),
-                Some(before) if before.total() >= share.total() => before,
-                _ => share,
-            };
-            memory.processes = known.processes.unwrap_or(memory.processes);
-            model.measure_gpus(&known, gpus, is_alone);
-            if model.measured.is_none() || is_alone || known.processes.is_some() {
-                (model.is_recorded, model.at) = (false, ended.at);
-            }
-            model.measured = Some(memory);
-            let load_time = model.load_time.unwrap_or_default();
-            let (gpus, measured) = (model.gpus.clone(), model.at);
-            let record = Record { model: name, memory, gpus, load_time, measured };
-            self.records.put(model.description.content.clone(), record.clone());
-            records.push((model.description.content.clone(), record));
-        }
-        records
-    }
-
-    /// The memory that each load added on each GPU.
-    fn added_gpus(&self, measurement: &Measurement, now: &Reading) -> Vec<BTreeMap<Gpu, u64>> {
-        let mut all = vec![BTreeMap::new(); measurement.loaded.len()];
-        for gpu in now.gpus.gpus() {
-            let freed = measurement.freed_gpus.get(&gpu).copied().unwrap_or(0);
-            let added = now.gpus.added(gpu, &measurement.before.gpus, freed);
-            let parts = measurement.loaded.iter().map(|(name, known)| {
-                let chosen = |model: &ModelSize| match model.description.chooses_gpus {
-                    true => model.description.files.max(LEAST),
-                    false => 0,
-                };
-                let expected = self.of_gpus(name).get(&gpu).copied();
-                let expected = expected.or_else(|| self.models.get(name).map(chosen)).unwrap_or(0);
-                Part { known: known.gpu(gpu), expected }
-            });
-            let shares = divide(added, &parts.collect::<Vec<_>>());
-            for (gpus, share) in all.iter_mut().zip(shares) {
-                gpus.insert(gpu, share);
-            }
-        }
-        all
-    }
-}
-
-impl ModelSize {
-    /// Notes what a load took of GPUs: what the backend reports, or else its share of what was added.
-    fn measure_gpus(&mut self, known: &Known, shares: BTreeMap<Gpu, u64>, is_alone: bool) {
-        if !known.reported_gpus.is_empty() {
-            self.gpus.clone_from(&known.reported_gpus);
-            return;
-        }
-        for (gpu, share) in shares {
-            let bytes = match self.gpus.get(&gpu).copied() {
-                _ if known.gpu(gpu).is_some() => share,
-                Some(before) if !is_alone => before,
-                // As for the memory of the machine.
-                Some(before) if self.is_recorded && before > share => before.midpoint(share),
-                Some(before) => before.max(share),
-                None => share,
-            };
-            // Models take nothing of most GPUs.
-            if bytes > 0 || self.description.gpu_instances.contains_key(&gpu) {
-                self.gpus.insert(gpu, bytes);
-            } else {
-                self.gpus.remove(&gpu);
-            }
-        }
     }
 }
 

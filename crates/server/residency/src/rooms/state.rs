@@ -77,7 +77,7 @@ impl State {
 
     pub(super) fn begin(&mut self, name: &str, before: Reading) {
         self.loading.insert(name.to_owned(), Instant::now());
-        self.sizes.begin(before);
+        self.sizes.begin(name, before);
     }
 
     /// Notes how often the models in memory were used, and what they take. A request to an ensemble is a use of each member.
