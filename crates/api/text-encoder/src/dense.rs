@@ -12,7 +12,7 @@ const WEIGHTS_LIMIT: u64 = 512 << 20;
 /// The older form of the weights, which is not read: it may contain code.
 const PICKLE: &str = "pytorch_model.bin";
 
-/// What a layer reads and writes, unless its file names something else.
+/// The default name of the input and the output of a layer.
 const EMBEDDING: &str = "sentence_embedding";
 
 /// A layer: a matrix, a bias, and a function of each number.

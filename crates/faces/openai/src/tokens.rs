@@ -1,5 +1,5 @@
 //! `/tokenize` and `/detokenize`, as vLLM has them: by models with an input `operation`, whose backend has the tokenizer, and for models of
-//! tokens with a tokenizer beside them.
+//! tokens by the tokenizer in their folder.
 
 use hyper::StatusCode;
 use nereid_core::backend_api::{BytesElements, DataType, InferRequest, Response, Tensor};
@@ -53,10 +53,10 @@ fn operation(request: &Request, name: &str, text: &str) -> Outcome<Vec<Tensor>> 
 /// The answer to a request, or the request to the model that has it.
 enum Plan<T> {
     Known(T),
-    Asked(InferRequest),
+    Asked(Box<InferRequest>),
 }
 
-/// The tokenizer beside a model, unless its backend has one.
+/// The tokenizer in a model's folder, unless its backend has one.
 fn tokenizer<'p>(profile: &'p Profile, model: &Model, name: &str) -> Outcome<Option<&'p Encoder>> {
     if model.signature().input("operation").is_some() {
         return Ok(None);
@@ -105,7 +105,7 @@ fn plan_tokenize(request: &Request) -> Outcome<Plan<TokenizeDocument>> {
         })?;
         inputs.push(tensors::scalar(signature, input, vec![1]));
     }
-    Ok(Plan::Asked(InferRequest { inputs, ..InferRequest::default() }))
+    Ok(Plan::Asked(Box::new(InferRequest { inputs, ..InferRequest::default() })))
 }
 
 fn plan_detokenize(request: &Request) -> Outcome<Plan<String>> {
@@ -125,7 +125,7 @@ fn plan_detokenize(request: &Request) -> Outcome<Plan<String>> {
     let mut inputs = operation(request, "detokenize", "")?;
     let tokens = input(request, "tokens")?;
     inputs.push(tensors::from_json(request.model.signature(), tokens, "tokens", raw)?);
-    Ok(Plan::Asked(InferRequest { inputs, ..InferRequest::default() }))
+    Ok(Plan::Asked(Box::new(InferRequest { inputs, ..InferRequest::default() })))
 }
 
 /// The request for the text of tokens.
@@ -202,7 +202,7 @@ pub(crate) async fn tokenize(
     let document = match exchange.plan(plan_tokenize).await? {
         Plan::Known(document) => document,
         Plan::Asked(request) => {
-            let response = exchange.infer(request)?.single().await?;
+            let response = exchange.infer(*request)?.single().await?;
             let tokens = tokens_of(&response)?;
             let max_model_len = context_length(&exchange.model);
             let token_strs = texts_of(&response)?;
@@ -230,7 +230,7 @@ pub(crate) async fn detokenize(
     let _admission = admit(&mut exchange)?;
     let prompt = match exchange.plan(plan_detokenize).await? {
         Plan::Known(text) => text,
-        Plan::Asked(request) => text_of(&exchange.infer(request)?.single().await?)?,
+        Plan::Asked(request) => text_of(&exchange.infer(*request)?.single().await?)?,
     };
     Ok(reply::json(StatusCode::OK, &Document { prompt }))
 }

@@ -257,7 +257,11 @@ fn dense_layers_that_are_not_understood_are_refused_by_name() {
             Some(weights()),
             "tensor 'linear.weight' has the shape [3, 2], but config.json has [3, 3]",
         ),
-        (with("use_residual", json!(true)), Some(weights()), "2_Dense/config.json: use_residual is not supported"),
+        (
+            with("use_residual", json!(true)),
+            Some(weights()),
+            "2_Dense/config.json: use_residual is not supported",
+        ),
         (identity(), None, "2_Dense/model.safetensors is missing"),
         (identity(), Some(truncated), "2_Dense/model.safetensors: "),
         (identity(), Some(tensors(&[("linear.weight", "F32", &[3, 2], &matrix)])), "linear.bias"),

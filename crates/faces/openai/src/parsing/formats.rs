@@ -105,6 +105,21 @@ pub(crate) enum ReasoningFormat {
     Harmony,
 }
 
+impl ReasoningFormat {
+    /// The format that a chat template shows to its model.
+    fn in_template(template: &ChatTemplate) -> Self {
+        if template.mentions(CHANNEL) {
+            Self::Harmony
+        } else if template.mentions(reasoning::MISTRAL.closing) {
+            Self::Mistral
+        } else if template.mentions(reasoning::THINK.closing) {
+            Self::Think
+        } else {
+            Self::None
+        }
+    }
+}
+
 impl Formats {
     /// The formats named by the parameters `tool_call_parser` and `reasoning_parser` of a model; without them, the template decides.
     ///
@@ -122,12 +137,7 @@ impl Formats {
         };
         let reasoning = match parameter("reasoning_parser") {
             None if tools == Some(ToolFormat::Harmony) => ReasoningFormat::Harmony,
-            None => match template {
-                Some(template) if template.mentions(CHANNEL) => ReasoningFormat::Harmony,
-                Some(template) if template.mentions(reasoning::MISTRAL.closing) => ReasoningFormat::Mistral,
-                Some(template) if template.mentions(reasoning::THINK.closing) => ReasoningFormat::Think,
-                _ => ReasoningFormat::None,
-            },
+            None => template.map(ReasoningFormat::in_template).unwrap_or_default(),
             Some("none") => ReasoningFormat::None,
             Some("think" | "qwen3" | "deepseek_r1") => ReasoningFormat::Think,
             Some("mistral" | "magistral") => ReasoningFormat::Mistral,
@@ -153,5 +163,30 @@ impl Formats {
     /// Whether outputs are messages in channels.
     pub(crate) fn has_messages(self) -> bool {
         self.tools == Some(ToolFormat::Harmony) || self.reasoning == ReasoningFormat::Harmony
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::Sources;
+
+    #[test]
+    fn families_are_known_by_their_templates() {
+        for (text, tools, reasoning) in [
+            ("", None, ReasoningFormat::None),
+            ("<tool_call> </think>", Some(ToolFormat::Hermes), ReasoningFormat::Think),
+            ("<tool_call> <function=f>", Some(ToolFormat::Qwen3Coder), ReasoningFormat::None),
+            ("[TOOL_CALLS] [THINK]a[/THINK]", Some(ToolFormat::Mistral), ReasoningFormat::Mistral),
+            ("in the format [func_name1(a=b)]", Some(ToolFormat::Pythonic), ReasoningFormat::None),
+            ("<|python_tag|>", Some(ToolFormat::Llama3), ReasoningFormat::None),
+            ("<|channel|>analysis", Some(ToolFormat::Harmony), ReasoningFormat::Harmony),
+            ("<｜tool▁calls▁begin｜></think>", Some(ToolFormat::DeepSeek), ReasoningFormat::Think),
+        ] {
+            let sources = Sources { templates: vec![("default".into(), text.into())], tokens: Vec::new() };
+            let template = ChatTemplate::compile(sources).unwrap().unwrap();
+            assert_eq!(ToolFormat::in_template(&template), tools, "{text}");
+            assert_eq!(ReasoningFormat::in_template(&template), reasoning, "{text}");
+        }
     }
 }

@@ -129,7 +129,7 @@ fn python_text(text: &str, quotes: u8) -> String {
             character if u32::from(character) > 0xFFFF => {
                 python.push_str(&format!("\\U{:08x}", u32::from(character)));
             }
-            character if u32::from(character) > 0xFF && quotes % 5 == 0 => {
+            character if u32::from(character) > 0xFF && quotes.is_multiple_of(5) => {
                 python.push_str(&format!("\\u{:04x}", u32::from(character)));
             }
             character => python.push(character),

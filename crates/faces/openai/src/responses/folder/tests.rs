@@ -1,3 +1,5 @@
+//! The folder of stored answers: restarts, owners and room, removal, damage, and folders or disks that fail.
+
 use std::fs::{FileTimes, Metadata, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::time::Duration;
