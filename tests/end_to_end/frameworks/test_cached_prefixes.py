@@ -76,7 +76,7 @@ def streamed(server, headers, model):
     more = {"stream": True, "stream_options": {"include_usage": True}}
     body = {"model": model, "max_tokens": 2, "prompt": PROMPT, **more}
     found = request(server, "POST", "/v1/completions", json.dumps(body), headers)
-    events = [line[6:] for line in found.body.decode().splitlines() if line.startswith("data: {")]
+    events = [line[6:] for line in found.body.decode().split("\n") if line.startswith("data: {")]
     return json.loads(events[-1])["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 

@@ -223,7 +223,7 @@ def assert_clear(answer, statuses, message):
     found = answer
     if answer.status == 200 and answer.headers["content-type"].startswith("text/event-stream"):
         # What the model itself refuses may come as an event.
-        events = [line[6:] for line in answer.body.decode().splitlines() if line.startswith("data: ")]
+        events = [line[6:] for line in answer.body.decode().split("\n") if line.startswith("data: ")]
         assert events[-1] == "[DONE]"
         errors = [event for event in events[:-1] if "error" in json.loads(event)]
         found = Answer(400, answer.headers, errors[0].encode()) if errors else answer

@@ -63,7 +63,7 @@ def answer(server, text, **how):
 
 def events(body):
     """The documents of server-sent events."""
-    return [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: ")]
+    return [json.loads(line[6:]) for line in body.decode().split("\n") if line.startswith("data: ")]
 
 
 def text_of(pieces):
@@ -321,7 +321,7 @@ def test_prompts_of_tokens_are_continued_as_their_texts(server, expected):
         assert [choice["text"] for choice in found["choices"]] == [text for text in shown for _ in range(2)]
         assert found["usage"]["prompt_tokens"] == sum(map(len, prompts))
         stream = post("/v1/completions", prompt=prompts[1], max_tokens=ANSWERS, echo=echo, stream=True)
-        parts = [json.loads(line[6:]) for line in stream.body.decode().splitlines() if line.startswith("data: {")]
+        parts = [json.loads(line[6:]) for line in stream.body.decode().split("\n") if line.startswith("data: {")]
         assert "".join(part["choices"][0]["text"] for part in parts) == shown[1]
     body = {"text_input": "", "tokens": prompts[0], "temperature": 0, "max_tokens": ANSWERS, "exclude_input_in_output": True}
     assert request(server, "POST", "/v2/models/writer/generate", json.dumps(body)).json["text_output"] == written[0]

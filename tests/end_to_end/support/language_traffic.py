@@ -48,7 +48,7 @@ def post(server, path, body, headers=None):
 
 def events(body):
     """The documents of server-sent events."""
-    return [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: {")]
+    return [json.loads(line[6:]) for line in body.decode().split("\n") if line.startswith("data: {")]
 
 
 class Traffic:

@@ -284,12 +284,14 @@ impl Bytes {
         let high = numbers.iter().copied().fold(0.0, f32::max);
         let scale = if high == low { 1.0 } else { (high - low) / 255.0 };
         let zero_point = (0.0 - low / scale).clamp(0.0, 255.0).round_ties_even();
-        let (least, most) = (0.0 - zero_point, 255.0 - zero_point);
+        // 0 if infinities make it no number.
+        let zero_point = zero_point as u8;
+        let (least, most) = (0.0 - f32::from(zero_point), 255.0 - f32::from(zero_point));
         let byte = |value: &f32| {
             let scaled = (value / scale).clamp(least, most);
-            if scaled.is_nan() { 0 } else { (rounded(scaled) + zero_point as i32) as u8 }
+            if scaled.is_nan() { 0 } else { (rounded(scaled) + i32::from(zero_point)) as u8 }
         };
-        Self { values: numbers.iter().map(byte).collect(), scale, zero_point: zero_point as u8 }
+        Self { values: numbers.iter().map(byte).collect(), scale, zero_point }
     }
 }
 
