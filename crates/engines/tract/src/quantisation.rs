@@ -284,7 +284,7 @@ impl Bytes {
         let high = numbers.iter().copied().fold(0.0, f32::max);
         let scale = if high == low { 1.0 } else { (high - low) / 255.0 };
         let zero_point = (0.0 - low / scale).clamp(0.0, 255.0).round_ties_even();
-        // 0 if infinities make it no number.
+        // NaN, which infinities can cause, becomes 0.
         let zero_point = zero_point as u8;
         let (least, most) = (0.0 - f32::from(zero_point), 255.0 - f32::from(zero_point));
         let byte = |value: &f32| {

@@ -351,7 +351,7 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
         fits.count().max(1)
     }
 
-    /// Whether nothing leaves yet, whatever the rules are.
+    /// Whether there is nothing to leave, or less than a test waits for.
     fn is_held(&mut self) -> bool {
         if self.len < self.rules.hold {
             return true;

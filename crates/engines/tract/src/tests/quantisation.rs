@@ -199,7 +199,7 @@ fn the_range_of_the_numbers_decides_their_dynamic_scale() {
             with_int(node("Cast", &["Q"], &["Y"]), "to", Element::Float as i64),
         ];
         let found = run(nodes, vec![], &x, &[ROWS, COLUMNS]);
-        // What is no number is 0.
+        // NaN becomes 0.
         let nearest = |x: &f32| ((x / scale).round_ties_even() + zero_point) as u8;
         let expected: Vec<f32> = x.iter().map(|x| nearest(x).into()).collect();
         assert_eq!(found, expected, "{x:?}");

@@ -170,7 +170,7 @@ async fn trickling_body_is_given_up_unless_it_ends_in_time() {
     }
 }
 
-/// What 10,000 idle connections take is mostly this. Tasks have memory in steps, of which 2,048 bytes is one.
+/// An idle connection is mostly its task. With the rest of the task, this just fits a block of 2,048 bytes.
 #[test]
 fn the_task_of_a_connection_is_small() {
     let (_near, far) = tokio::io::duplex(1);
