@@ -5,7 +5,6 @@
 //! nothing is filled in. What is left of the graph neither takes nor makes empty tensors, but for the operators here.
 
 use tract_hir::internal::*;
-use tract_hir::ops::array::MultiBroadcastTo;
 use tract_hir::tract_core::ops::array::TypedConcat;
 use tract_hir::tract_core::ops::konst::Const;
 use tract_hir::tract_core::ops::source::TypedSource;
@@ -52,12 +51,9 @@ pub(crate) fn replace_outputs(
     else {
         bail!("its input has no elements, and the shape of its output is unknown");
     };
-    let name = format!("{}.of_nothing", model.node(id).name);
-    let value =
-        model.add_const(format!("{name}.value"), tensor0(value).cast_to_dt(datum_type)?.into_owned())?;
-    let shape = model.add_const(format!("{name}.shape"), tensor1(&shape))?;
-    let filled = model.wire_node(name, expand(MultiBroadcastTo), &[value, shape])?[0];
-    model.set_outlet_fact(filled, outputs[0].clone())?;
+    let shape: TVec<usize> = shape.iter().map(TDim::to_usize).collect::<Result<_, _>>()?;
+    let value = tensor0(value).cast_to_dt(datum_type)?.broadcast_scalar_to_shape(&shape)?;
+    let filled = model.add_const(format!("{}.of_nothing", model.node(id).name), value)?;
     redirect(model, id.into(), filled)?;
     Ok(true)
 }

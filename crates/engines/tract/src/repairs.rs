@@ -1,14 +1,11 @@
 //! Operators that the engine refuses or computes badly, put right, and graphs that its optimiser would change for wrong ones.
 
-use std::collections::HashSet;
-
 use tract_hir::internal::*;
 use tract_hir::ops::math::{Exp, Ln, add, max, min, sub};
 use tract_hir::tract_core::ops::array::{Gather, MultiBroadcastTo, Tile};
 use tract_hir::tract_core::ops::binary::TypedBinOp;
 use tract_hir::tract_core::ops::cnn::{Conv, PaddingSpec};
 use tract_hir::tract_core::ops::element_wise::ElementWiseOp;
-use tract_hir::tract_core::ops::konst::Const;
 use tract_hir::tract_core::ops::logic::Iff;
 use tract_hir::tract_core::ops::nn::{Reduce, Reducer};
 use tract_onnx::model::{OnnxOpRegister, ParsingContext};
@@ -39,16 +36,13 @@ pub(crate) fn register(operators: &mut OnnxOpRegister) {
 /// - a strided convolution over every other element, which it moves across operators that need all elements, such as a Softmax,
 ///   or joins with the padding of an earlier one: convolutions have explicit padding of a kind that it leaves alone;
 /// - a broadcast before a product, which it drops even along the axis that is summed up;
-/// - a Gather with indices that it computes itself, which nothing else checks.
+/// - a Gather whose indices are computed: where the optimiser finds that they are constant, as `x × 0` is, nothing else checks them.
+///
+/// # Errors
+/// A constant index is out of range.
 pub(crate) fn protect(model: &mut TypedModel) -> TractResult<()> {
-    let mut constants = HashSet::new();
-    for id in model.eval_order()? {
+    for id in 0..model.nodes.len() {
         let node = &model.nodes[id];
-        let is_constant = |input: &OutletId| constants.contains(&input.node);
-        let folds = node.inputs.get(1).is_some_and(is_constant);
-        if node.op_is::<Const>() || !node.inputs.is_empty() && node.inputs.iter().all(is_constant) {
-            constants.insert(id);
-        }
         if let Some(conv) = node.op_as::<Conv>() {
             let mut conv = conv.clone();
             let spec = &mut conv.pool_spec;
@@ -65,8 +59,12 @@ pub(crate) fn protect(model: &mut TypedModel) -> TractResult<()> {
             if !node.outputs[0].successors.iter().all(absorbs) {
                 model.nodes[id].op = Box::new(Opaque(node.op.clone()));
             }
-        } else if folds && node.op_is::<Gather>() && model.outlet_fact(node.inputs[1])?.konst.is_none() {
-            model.nodes[id].op = Box::new(Opaque(node.op.clone()));
+        } else if let Some(gather) = node.op_as::<Gather>() {
+            let dim = model.outlet_fact(node.inputs[0])?.shape[gather.axis].to_usize();
+            match (&model.outlet_fact(node.inputs[1])?.konst, dim) {
+                (Some(indices), Ok(dim)) => check_indices(indices, dim)?,
+                _ => model.nodes[id].op = Box::new(Opaque(node.op.clone())),
+            }
         }
     }
     Ok(())

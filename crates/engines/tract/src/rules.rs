@@ -12,6 +12,7 @@ use tract_onnx::tract_core::internal::{OutletId, bail, ensure};
 use tract_onnx::tract_hir::infer::Factoid;
 
 use crate::scratch::Scratch;
+use crate::values::check_places;
 use crate::windows::Windows;
 
 /// The rules for the nodes of a graph, by the engine's number of the node.
@@ -182,7 +183,7 @@ impl Rule {
                 if let (Some(dim), Some(indices)) =
                     (axis.and_then(|axis| dim(0, axis)), inputs.get(1).and_then(numbers))
                 {
-                    check_indices(&indices, dim)?;
+                    check_places(&indices, dim)?;
                 }
             }
             "InstanceNormalization" => {
@@ -348,16 +349,10 @@ impl Rule {
 /// Checks the numbers of a constant that may be sizes. The engine infers with their lower 32 bits, and computes with all.
 fn check_sizes(constant: &InferenceFact) -> TractResult<()> {
     let numbers = numbers(constant).unwrap_or_default();
-    let large = numbers.iter().find(|number| i32::try_from(**number).is_err());
-    ensure!(large.is_none(), "{large:?} is too large for a size");
-    Ok(())
-}
-
-/// Checks indices that are constants. The engine computes with them before any other check sees them.
-fn check_indices(indices: &[i64], dim: i64) -> TractResult<()> {
-    let wrong = indices.iter().find(|index| !(-dim..dim).contains(*index));
-    ensure!(wrong.is_none(), "index {wrong:?} is out of range for a dimension of {dim}");
-    Ok(())
+    match numbers.iter().find(|number| i32::try_from(**number).is_err()) {
+        Some(large) => bail!("{large} is too large for a size"),
+        None => Ok(()),
+    }
 }
 
 /// The whole numbers of a constant.

@@ -1,7 +1,7 @@
 //! Checks of values between the operators of a run, where the engine would compute wrong values instead of failing.
 
-use tract_onnx::prelude::{TValue, TVec, TractResult};
-use tract_onnx::tract_core::internal::{TypedModel, TypedNode, ensure};
+use tract_onnx::prelude::{TValue, TVec, Tensor, TractResult};
+use tract_onnx::tract_core::internal::{TypedModel, TypedNode, bail};
 use tract_onnx::tract_core::ops::array::Gather;
 use tract_onnx::tract_core::ops::gru_seq::GruSeq;
 
@@ -52,10 +52,15 @@ impl ValueChecks {
 }
 
 /// Checks that indices are within a dimension or count from its end.
-pub(crate) fn check_indices(indices: &TValue, dim: usize) -> TractResult<()> {
-    let (indices, dim) = (indices.cast_to::<i64>()?, dim as i64);
-    for &index in indices.try_as_plain_ram()?.as_slice::<i64>()? {
-        ensure!((-dim..dim).contains(&index), "index {index} is out of range for a dimension of {dim}");
+pub(crate) fn check_indices(indices: &Tensor, dim: usize) -> TractResult<()> {
+    let indices = indices.cast_to::<i64>()?;
+    check_places(indices.try_as_plain_ram()?.as_slice::<i64>()?, dim as i64)
+}
+
+/// As [`check_indices`], of indices and a dimension that are known before they are computed with.
+pub(crate) fn check_places(indices: &[i64], dim: i64) -> TractResult<()> {
+    match indices.iter().find(|index| !(-dim..dim).contains(*index)) {
+        Some(index) => bail!("index {index} is out of range for a dimension of {dim}"),
+        None => Ok(()),
     }
-    Ok(())
 }

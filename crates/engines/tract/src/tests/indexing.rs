@@ -327,6 +327,56 @@ fn indices_that_the_optimiser_computes_are_checked() {
 }
 
 #[test]
+fn indices_that_an_operator_makes_of_an_input_are_checked() {
+    // All but the last are constant, whatever X holds.
+    let ways: [(&[i64], Vec<NodeProto>); 4] = [
+        (&[0], vec![node("ReduceProd", &["X"], &["one"]), node("Mul", &["one", "c"], &["J"])]),
+        (&[1], vec![node("Mul", &["X", "zero"], &["nothing"]), node("Add", &["nothing", "c"], &["J"])]),
+        (&[1], vec![node("Sub", &["X", "X"], &["nothing"]), node("Add", &["nothing", "c"], &["J"])]),
+        (&[1], vec![node("Mul", &["X", "c"], &["J"])]),
+    ];
+    let data = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
+    for (shape, way) in ways {
+        for (axis, dim) in [(0, 2_i64), (1, 3)] {
+            for index in -dim - 1..=dim + 1 {
+                let constants = vec![
+                    floats("D", &[2, 3], &data),
+                    floats("zero", &[1], &[0.0]),
+                    floats("c", &[1], &[index as f32]),
+                ];
+                let mut nodes = way.clone();
+                nodes.push(with_int(node("Cast", &["J"], &["I"]), "to", Element::Int64 as i64));
+                nodes.push(with_int(node("Gather", &["D", "I"], &["Y"]), "axis", axis));
+                let (inputs, outputs) =
+                    (vec![port("X", Element::Float, &[-1])], vec![port("Y", Element::Float, &[-1; 2])]);
+                let config = config(0, &[("X", DataType::Fp32, &[-1])], &[("Y", DataType::Fp32, &[-1; 2])]);
+                let x = vec![1.0; shape[0] as usize];
+                let answer =
+                    try_serve(&file_of_version(graph(inputs, nodes, outputs, constants), 13), config)
+                        .and_then(|mut model| model.infer(vec![fp32("X", shape, &x)]));
+                let what = format!("{} along {axis}: {index}", way[0].op_type);
+                if (-dim..dim).contains(&index) {
+                    let place = index.rem_euclid(dim) as usize;
+                    let expected = if axis == 0 {
+                        data[3 * place..][..3].to_vec()
+                    } else {
+                        vec![data[place], data[3 + place]]
+                    };
+                    assert_eq!(fp32_output(&answer.unwrap()).1, expected, "{what}");
+                } else {
+                    let error = answer.unwrap_err();
+                    let reason = format!("index {index} is out of range for a dimension of {dim}");
+                    assert!(
+                        error.message().contains(&reason) && !error.message().contains("panicked"),
+                        "{what}: {error}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn shapes_that_do_not_fit_are_refused() {
     let case =
         |operator, attribute, data, indices| Case { operator, attribute, reduction: "none", data, indices };
