@@ -107,7 +107,9 @@ impl FromStr for TensorDeclaration {
             return Err("the name before the type is missing".to_owned());
         }
         let upper = data_type.to_uppercase();
-        let known = DataType::from_protocol_name(&upper).or_else(|| DataType::from_config_name(&upper));
+        // Of both names, and a configuration's without its prefix: BYTES, TYPE_STRING and STRING are one type.
+        let prefixed = format!("TYPE_{}", upper.strip_prefix("TYPE_").unwrap_or(&upper));
+        let known = DataType::from_protocol_name(&upper).or_else(|| DataType::from_config_name(&prefixed));
         let data_type = known.ok_or_else(|| {
             let names = DataType::ALL.map(DataType::protocol_name).join(", ");
             format!("unknown type '{data_type}' (available: {names})")
@@ -141,6 +143,8 @@ mod tests {
             ("input:0:int64:-1", "input:0", DataType::Int64, &[-1]),
             ("a b:TYPE_STRING:1", "a b", DataType::Bytes, &[1]),
             ("x:BYTES: 2, -1", "x", DataType::Bytes, &[2, -1]),
+            ("text:STRING:1", "text", DataType::Bytes, &[1]),
+            ("x:type_fp16:1", "x", DataType::Fp16, &[1]),
         ] {
             let expected = TensorDeclaration { name: name.into(), data_type, dims: dims.into() };
             assert_eq!(text.parse(), Ok(expected), "{text}");
@@ -150,6 +154,7 @@ mod tests {
             ("x:FP32", "must be NAME:TYPE:DIMS"),
             (":FP32:1", "the name before the type is missing"),
             ("x:FLOAT:1", "unknown type 'FLOAT' (available: BOOL, "),
+            ("x:TYPE_:1", "unknown type 'TYPE_' (available: BOOL, "),
             ("x:FP32:", "the dimension '' must be"),
             ("x:FP32:0", "the dimension '0' must be"),
             ("x:FP32:1,-2", "the dimension '-2' must be"),
