@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -135,6 +136,7 @@ def test_damaged_files_do_not_bring_the_server_down(repository, serve, torch_fol
     if write in ON_TENSORFLOW:
         server.wait_for_log("served by TensorFlow|TensorFlow 2[.]")
     refused = [line for line in server.complaints if "failed to load 'damaged" in line]
+    assert not [line for line in refused if re.search(r"(model '\w+'): \1", line)], "an error names its model twice"
     # Damage to weights shows in what a model answers, if at all.
     assert write is openvino_weights or len(refused) > COUNT / 4, server.log
     metadata = request(server, "GET", "/v2/models/sound").json

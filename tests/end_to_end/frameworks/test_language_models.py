@@ -478,6 +478,7 @@ def test_damaged_files_do_not_bring_the_server_down(repository, serve):
     refused = [line for line in server.complaints if "failed to load 'damaged" in line]
     assert len(refused) > COUNT / 4, server.log
     assert "1/model.gguf is not a GGUF file" in server.log
+    assert not re.search(r"(model '\w+'): \1", server.log), "an error names its model twice"
     for index in range(COUNT):
         if request(server, "GET", f"/v2/models/damaged{index}/ready").status == 200:
             assert generate(server, "ab", model=f"damaged{index}", max_tokens=4).status in (200, 400, 500, 503)

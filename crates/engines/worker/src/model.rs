@@ -153,11 +153,17 @@ impl Shared {
         Ok(Spare { process, ended })
     }
 
+    /// An error of a process, which names the model: a backend's own names it already, a program's does not.
+    fn named(&self, error: Error) -> Error {
+        let model = format!("model '{}'", self.name());
+        if error.message().starts_with(&model) { error } else { error.context(model) }
+    }
+
     /// Has a process complete the configuration.
     fn complete(&self, process: &Process) -> Result<Option<ModelConfig>> {
         let arguments = self.program.of_model(&self.context);
         let answer = process.call(call::COMPLETE, call::COMPLETED, |message| put(message, &arguments));
-        let answer = answer.map_err(|error| error.context(format_args!("model '{}'", self.name())))?;
+        let answer = answer.map_err(|error| self.named(error))?;
         let malformed = |error| Error::internal(format!("model '{}': {error}", self.name()));
         let Some(json) = answer.reader().optional_text().map_err(malformed)? else { return Ok(None) };
         let completed = from_json(json).map_err(|error| {
@@ -177,7 +183,7 @@ impl Shared {
         let config = lock(&self.config).clone();
         let arguments = self.program.of_instance(&self.context, &config, instance);
         let answer = process.call(call::INITIALIZE, call::INITIALIZED, |message| put(message, &arguments));
-        let answer = answer.map_err(|error| error.context(format_args!("model '{}'", self.name())))?;
+        let answer = answer.map_err(|error| self.named(error))?;
         let mut reader = answer.reader();
         let malformed = |error| Error::internal(format!("model '{}': {error}", self.name()));
         let flags = reader.u32().map_err(malformed)?;
