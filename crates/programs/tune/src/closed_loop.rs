@@ -104,7 +104,10 @@ fn measurement(
     let count = latencies.len();
     let milliseconds = |duration: Duration| duration.as_secs_f64() * 1000.0;
     let rate = count as f64 / elapsed.max(Duration::from_nanos(1)).as_secs_f64();
-    // Early requests found shorter queues. Little's law gives the mean latency of a steady load.
+    // By Little's law, no closed loop is faster than this. The window may have more bursts of answers than times between bursts.
+    let mean = latencies.iter().sum::<Duration>().as_secs_f64() / (count as f64).max(1.0);
+    let rate = rate.min(clients as f64 / mean);
+    // Early requests found shorter queues than later ones.
     let least = if count < STEADY * clients { 1000.0 * clients as f64 / rate } else { 0.0 };
     // The smallest latency that is not exceeded by more than the rest.
     let quantile = |share: f64| {

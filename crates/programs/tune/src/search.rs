@@ -271,7 +271,11 @@ impl<'a> Course<'a> {
     fn patience(&self, window: Duration, end: Instant) -> Instant {
         let slot = Pace::slot(window);
         let expected = self.pace.overhead() + slot.warm_up + slot.window;
-        let most = (expected * PATIENCE).max(left(end) / 4);
+        let mut most = (expected * PATIENCE).max(left(end) / 4);
+        if self.measured().count() > 1 {
+            // Others need time, too.
+            most = most.min((left(self.deadline) / 2).max(expected * 2));
+        }
         self.deadline.min(Instant::now() + most)
     }
 

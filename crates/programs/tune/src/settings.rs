@@ -243,7 +243,9 @@ pub fn candidates(written: &ModelConfig, completed: &ModelConfig, processors: u3
         }
     }
     let mut found: Vec<_> = found.into_iter().collect();
-    found.sort_by_key(|settings| (Reverse(settings.instances), settings.threads, settings.batching));
+    found.sort_by_key(|settings| {
+        (Reverse(settings.instances), settings.threads.unwrap_or(1), settings.batching)
+    });
     [Settings::PRESENT].into_iter().chain(found).collect()
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
+use tokio::time::sleep_until;
 
 use super::*;
 
@@ -36,13 +37,17 @@ fn queued(clients: usize, instances: usize, service: Duration, cold: Option<Dura
     (0..clients).map(|_| Queued { instances: Arc::clone(&instances), service, cold }).collect()
 }
 
-/// A client of a server that executes each batch in the same time.
-struct Batched(Duration, Instant);
+/// A client of a server that executes each batch in the same time, and answers the requests of a batch one after the other.
+struct Batched {
+    service: Duration,
+    began: Instant,
+    place: Duration,
+}
 
 impl Client for Batched {
     async fn send(&mut self) -> Result<(), String> {
-        let begun = self.1.elapsed().as_nanos() / self.0.as_nanos();
-        tokio::time::sleep_until(self.1 + self.0 * u32::try_from(begun + 1).unwrap()).await;
+        let begun = self.began.elapsed().as_nanos() / self.service.as_nanos();
+        sleep_until(self.began + self.service * u32::try_from(begun + 1).unwrap() + self.place).await;
         Ok(())
     }
 }
@@ -76,12 +81,20 @@ async fn a_measurement_waits_for_no_request_that_its_window_does_not_need() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn few_batches_show_the_exact_rate() {
-    for window in [100, 1500, 3500, 4999] {
-        let began = Instant::now();
-        let clients = (0..16).map(|_| Batched(milliseconds(1000), began)).collect();
-        let measured = measure(clients, slot(window), unused).await.unwrap();
-        assert!((measured.rate - 16.0).abs() < 0.1, "{window}: {measured:?}");
+async fn few_batches_show_the_rate() {
+    for between_answers in [0, 1, 3, 10] {
+        for window in [20, 100, 250, 999, 1500, 2030, 3500, 4999, 20_000] {
+            let began = Instant::now();
+            let client = |place: u64| Batched {
+                service: milliseconds(1000),
+                began,
+                place: milliseconds(place * between_answers),
+            };
+            let measured = measure((0..16).map(client).collect(), slot(window), unused).await.unwrap();
+            let case = format!("{between_answers} {window}: {measured:?}");
+            assert!((measured.rate - 16.0).abs() < if between_answers == 0 { 0.1 } else { 2.5 }, "{case}");
+            assert!((900.0..1200.0).contains(&measured.p99), "{case}");
+        }
     }
 }
 
@@ -124,11 +137,16 @@ async fn processor_time_is_of_the_window() {
 
 #[test]
 fn quantiles_are_of_the_latencies() {
-    let latencies = |count: u64| (1..=count).rev().map(milliseconds).collect();
-    for (count, median, p99) in [(2, 1.0, 2.0), (100, 50.0, 99.0), (1000, 500.0, 990.0)] {
-        let found = measurement(latencies(count), 1, Duration::from_secs(2), Duration::from_secs(1), 7);
-        assert_eq!((found.median, found.p99, found.memory), (median, p99, 7), "{count}");
-        assert_eq!(found.rate, count as f64 / 2.0);
-        assert_eq!(found.cpu, 1000.0 / (count as f64));
+    let latencies = |count: u64| -> Vec<_> { (1..=count).rev().map(milliseconds).collect() };
+    for (count, median, p99) in [(3, 2.0, 3.0), (100, 50.0, 99.0), (1000, 500.0, 990.0)] {
+        // One client that always waits for an answer.
+        let elapsed: Duration = latencies(count).iter().sum();
+        for (elapsed, seconds) in [(elapsed, elapsed), (elapsed * 2, elapsed * 2), (elapsed / 2, elapsed)] {
+            let found = measurement(latencies(count), 1, elapsed, milliseconds(1000), 7);
+            assert!((found.rate - count as f64 / seconds.as_secs_f64()).abs() < 1e-6, "{found:?}");
+            assert_eq!((found.p99, found.memory), (p99, 7), "{count}");
+            assert!((found.median - median).abs() < 1e-9, "{found:?}");
+            assert_eq!(found.cpu, 1000.0 / (count as f64));
+        }
     }
 }
