@@ -146,7 +146,7 @@ impl Tune {
                 Err(self.too_short(what, Some(found.enough)))
             }
             Some(best) => Ok(best.settings),
-            None => Err(match trials.iter().find_map(|trial| trial.reason()) {
+            None => Err(match trials.iter().find_map(Trial::failure) {
                 Some(reason) => format!("no request to '{}' was answered: {reason}", self.model.name),
                 None => self.too_short("it answered no request in this time", Some(found.enough)),
             }),

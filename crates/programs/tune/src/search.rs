@@ -42,11 +42,8 @@ impl Trial {
     }
 
     /// Why the candidate does not run.
-    pub fn reason(&self) -> Option<&str> {
-        match &self.outcome {
-            Err(Failure::Reason(reason)) => Some(reason),
-            _ => None,
-        }
+    pub fn failure(&self) -> Option<&Failure> {
+        self.outcome.as_ref().err().filter(|failure| **failure != Failure::Untried)
     }
 }
 
@@ -55,16 +52,21 @@ impl Trial {
 pub enum Failure {
     /// The search ended first.
     Untried,
+    /// A measurement took far longer than expected.
+    Slow(Duration),
     /// The model cannot be loaded, or failed.
     Reason(String),
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Untried => "not tried for lack of time",
-            Self::Reason(reason) => reason,
-        })
+        match self {
+            Self::Untried => formatter.write_str("not tried for lack of time"),
+            Self::Slow(took) => {
+                write!(formatter, "not loaded and measured within {:.1} s", took.as_secs_f64())
+            }
+            Self::Reason(reason) => formatter.write_str(reason),
+        }
     }
 }
 
@@ -258,10 +260,7 @@ impl<'a> Course<'a> {
             Ok(Err(reason)) => trial.outcome = Err(Failure::Reason(reason)),
             // An earlier measurement stays.
             Err(_) if trial.outcome.is_ok() => {}
-            Err(_) if until < self.deadline => {
-                let reason = format!("not loaded and measured within {:.1} s", began.elapsed().as_secs_f64());
-                trial.outcome = Err(Failure::Reason(reason));
-            }
+            Err(_) if until < self.deadline => trial.outcome = Err(Failure::Slow(began.elapsed())),
             Err(_) => {}
         }
         self.objective.sort(&mut self.trials);
@@ -335,7 +334,7 @@ impl<'a> Course<'a> {
         let reasons: BTreeMap<_, _> = reasons.collect();
         for trial in self.trials.iter_mut().filter(|trial| trial.is_untried()) {
             if let Some(reason) = reasons.get(&trial.settings.engine) {
-                trial.outcome = Err(Failure::Reason(reason.clone()));
+                trial.outcome = Err(reason.clone());
                 self.done += 1;
             }
         }
@@ -367,14 +366,15 @@ fn left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }
 
-/// Why no candidate of an engine runs, if one was tried and none was measured.
-fn unavailable(trials: &[Trial], engine: Engine) -> Option<String> {
-    if engine == Engine::Configured {
+/// Why no candidate of an engine runs, if one failed, or two were slow, and none was measured.
+fn unavailable(trials: &[Trial], engine: Engine) -> Option<Failure> {
+    let of_engine = || trials.iter().filter(|trial| trial.settings.engine == engine);
+    if engine == Engine::Configured || of_engine().any(|trial| trial.outcome.is_ok()) {
         return None;
     }
-    let of_engine = || trials.iter().filter(|trial| trial.settings.engine == engine);
-    let reason = of_engine().find_map(|trial| trial.reason().map(str::to_owned));
-    reason.filter(|_| of_engine().all(|trial| trial.outcome.is_err()))
+    let failures = || of_engine().filter_map(Trial::failure);
+    // The machine may have been busy once.
+    failures().find(|failure| matches!(failure, Failure::Reason(_))).or_else(|| failures().nth(1)).cloned()
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ impl Objective {
     pub fn sort(&self, trials: &mut [Trial]) {
         let place = |outcome: &Result<Measurement, Failure>| match outcome {
             Ok(_) => 0,
-            Err(Failure::Reason(_)) => 1,
+            Err(Failure::Slow(_) | Failure::Reason(_)) => 1,
             Err(Failure::Untried) => 2,
         };
         let rates = trials.iter().filter_map(|trial| Some(trial.outcome.as_ref().ok()?.rate));

@@ -223,8 +223,9 @@ proptest! {
             match &trial.outcome {
                 Ok(_) => prop_assert!(!hanging.contains(&delay(&trial.settings))),
                 Err(Failure::Untried) => {}
-                Err(Failure::Reason(reason)) => {
-                    prop_assert!(hanging.contains(&delay(&trial.settings)) && reason.contains("not loaded and measured within"));
+                Err(failure) => {
+                    let is_slow = matches!(failure, Failure::Slow(_));
+                    prop_assert!(hanging.contains(&delay(&trial.settings)) && is_slow);
                 }
             }
         }
@@ -308,11 +309,34 @@ async fn an_engine_that_is_not_there_is_asked_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_engine_is_given_up_after_two_slow_candidates() {
+    for slow in 1..=2 {
+        let mut all = candidates(6);
+        all.extend(
+            candidates(6).into_iter().map(|settings| Settings { engine: Engine::OpenVino, ..settings }),
+        );
+        let asked = RefCell::new(0);
+        let start = |settings: &Settings| {
+            let is_slow = settings.engine == Engine::OpenVino && {
+                *asked.borrow_mut() += 1;
+                *asked.borrow() <= slow
+            };
+            Duration::from_secs(if is_slow { 10_000 } else { 1 })
+        };
+        let run = |_: &Settings, _: Slot| Ok((measurement(100.0), Duration::ZERO));
+        let found = searched_slowly(all, THROUGHPUT, Duration::from_secs(300), start, run).await;
+        let failed = found.count(|trial| matches!(trial.outcome, Err(Failure::Slow(_))));
+        assert_eq!(failed, if slow == 1 { 1 } else { 6 });
+        assert_eq!(found.count(Trial::is_untried), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_search_in_which_nothing_runs_ends_with_the_reasons() {
     let run = |_: &Settings, _: Duration| Err("no".to_owned());
     let found = searched(candidates(20), THROUGHPUT, 60, Duration::from_millis(10), run).await;
     assert_eq!(found.trials.len(), 20);
-    assert!(found.trials.iter().all(|trial| trial.reason() == Some("no")));
+    assert!(found.trials.iter().all(|trial| trial.failure() == Some(&Failure::Reason("no".into()))));
     assert!(THROUGHPUT.advised(&found.trials).is_none());
 }
 
@@ -331,7 +355,7 @@ async fn a_model_that_fails_later_is_not_the_best() {
     };
     let found = searched(candidates(3), THROUGHPUT, 30, Duration::from_millis(100), run).await;
     assert_eq!(found.trials.iter().map(|trial| delay(&trial.settings)).collect::<Vec<_>>(), [1, 0, 2]);
-    assert_eq!(found.trials[2].reason(), Some("out of memory"));
+    assert_eq!(found.trials[2].failure(), Some(&Failure::Reason("out of memory".into())));
 }
 
 /// The place of the best of some measurements.
