@@ -1,7 +1,9 @@
 //! `nereid tune`: finds settings of a model, and shows how far it is.
 
+use std::cell::Cell;
 use std::fs;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use nereid_options::TuneOptions;
 use nereid_terminal::single_line;
@@ -9,12 +11,15 @@ use nereid_tune::report;
 use nereid_tune::search::Progress;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep};
 
 use crate::hosting;
 use crate::screen::Screen;
 
 /// The characters of the bar.
 const WIDTH: usize = 30;
+/// The interval of the countdown.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Prints the best settings. Fails if no request to the model is answered.
 pub(crate) fn run(options: &TuneOptions) -> ExitCode {
@@ -39,16 +44,31 @@ fn tune(options: &TuneOptions) -> Result<(), String> {
     };
     let started = |count: usize, inputs: &str| {
         eprintln!(
-            "{}: {count} candidates, {} clients, about {} s; inputs: {inputs}",
+            "{}: {count} candidates, {} clients, within {} s; inputs: {inputs}",
             single_line(&tune.model.name),
             tune.clients,
             tune.budget.as_secs()
         );
     };
+    let last = Cell::new(None);
+    let progress = |progress: Progress| {
+        last.set(Some((progress, Instant::now())));
+        show(vec![line(&progress)]);
+    };
+    // Measurements may take many seconds.
+    let count_down = async {
+        loop {
+            sleep(SECOND).await;
+            if let Some((progress, at)) = last.get() {
+                show(vec![line(&Progress { left: progress.left.saturating_sub(at.elapsed()), ..progress })]);
+            }
+        }
+    };
     let outcome = runtime.block_on(async {
         // The servers end with the search.
         tokio::select! {
-            outcome = tune.run(started, |progress| show(vec![line(&progress)])) => outcome,
+            outcome = tune.run(started, progress) => outcome,
+            never = count_down => match never {},
             reason = interrupted() => Err(reason),
         }
     });
@@ -57,6 +77,9 @@ fn tune(options: &TuneOptions) -> Result<(), String> {
     let (path, page) = (options.report(), report::page(&tune, &outcome));
     fs::write(&path, page).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     println!("\n{}\n{}\n\nPictures: {}", report::table(&outcome), report::gain(&outcome), path.display());
+    if let Some(text) = report::untried(&outcome) {
+        println!("{text}");
+    }
     if options.is_written() {
         let written = tune.model.write(&outcome.config)?;
         println!("Written: {}", written.display());

@@ -40,7 +40,7 @@ pub struct TuneOptions {
     #[arg(long, value_name = "COUNT", value_parser = whole_in::<u32>(1..=10_000))]
     clients: Option<u32>,
 
-    /// Time for the search.
+    /// Time limit of the search, loads of the model included.
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = whole_in::<u32>(5..=86_400))]
     seconds: u32,
 

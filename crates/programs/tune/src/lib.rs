@@ -7,6 +7,8 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
+mod bench;
+mod closed_loop;
 mod connection;
 mod load;
 pub mod report;
@@ -20,21 +22,22 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use nereid_model_config::{ModelConfig, from_json, parse_text, to_text};
+use nereid_model_config::{from_json, parse_text};
 use nereid_terminal::{Sample, path_segment};
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 
+use self::bench::Bench;
 use self::load::Requests;
-use self::search::{Measurement, Objective, Progress, Trial};
+use self::search::{Found, Limit, Measurement, Objective, Progress, Slot, Trial};
 pub use self::server::Model;
 use self::server::Server;
 use self::settings::Settings;
 
 /// Requests whose contents differ, so that no answer can be one of a cache.
 const BODIES: u64 = 8;
-/// Clients of the curves in the report, and the time for each.
+/// Clients of the curves in the report.
 const CURVE: [usize; 6] = [1, 2, 4, 8, 16, 32];
-const CURVE_WINDOW: Duration = Duration::from_millis(500);
 
 /// A search to be run.
 #[derive(Clone, Debug)]
@@ -45,7 +48,7 @@ pub struct Tune {
     pub objective: Objective,
     /// Clients that send requests at the same time.
     pub clients: NonZeroUsize,
-    /// The time for the search.
+    /// The time limit of the search, with the loads of the model.
     pub budget: Duration,
     /// Inputs, as `nereid infer` takes them. Others are random.
     pub inputs: Vec<String>,
@@ -64,21 +67,24 @@ pub struct Outcome {
     pub config: String,
     /// The inputs, in words.
     pub inputs: String,
-    /// The advised settings and the present ones with different numbers of clients.
+    /// The advised settings and the present ones with different numbers of clients, if there was time for them.
     pub curves: Vec<(Settings, Vec<(usize, Measurement)>)>,
+    /// If some candidates were not tried: a sufficient time limit for all.
+    pub enough: Option<Duration>,
 }
 
 impl Tune {
-    /// Measures.
+    /// Measures, within the time limit.
     ///
     /// # Errors
-    /// The model cannot be loaded as it is, or answers otherwise than once to each request.
+    /// The model cannot be loaded as it is, answers otherwise than once to each request, or is too slow for the time limit.
     pub async fn run(
         &self,
         mut started: impl FnMut(usize, &str),
         progress: impl FnMut(Progress),
     ) -> Result<Outcome, String> {
         let Model { repository, name, .. } = &self.model;
+        let limit = Limit { began: Instant::now(), budget: self.budget, points: CURVE.len() };
         let folder = repository.join(name);
         if !folder.is_dir() {
             return Err(format!("there is no model '{name}' in {}", repository.display()));
@@ -87,37 +93,74 @@ impl Tune {
         let text = if path.exists() { fs::read_to_string(&path) } else { Ok(String::new()) };
         let text = text.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let written = parse_text(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-        let server = Server::start(&self.model, None, &[]).await?;
         let path = format!("/v2/models/{}", path_segment(name));
-        let metadata = server.document(&path).await?;
-        let described = server.document(&format!("{path}/config")).await?;
-        server.end().await;
+        let load = async {
+            let server = Server::start(&self.model, None, &[]).await?;
+            let documents =
+                (server.document(&path).await?, server.document(&format!("{path}/config")).await?);
+            Ok::<_, String>((server, documents))
+        };
+        let loaded = timeout_at(limit.end(), load).await;
+        let loaded = loaded.map_err(|_| self.too_short("it was not loaded within this time", None))?;
+        let (server, (metadata, described)) = loaded?;
         let completed = from_json(&described.to_string()).map_err(|error| error.to_string())?;
         if let Some(reason) = settings::refusal(&completed) {
             return Err(format!("'{name}' {reason}"));
         }
         let (requests, inputs) = self.requests(&metadata, &described, format!("{path}/infer"))?;
-        let requests = Arc::new(requests);
+        let mut bench = Bench {
+            model: &self.model,
+            written: &written,
+            completed: &completed,
+            requests: Arc::new(requests),
+            server: Some((Settings::PRESENT, server)),
+        };
         let processors =
             available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
         let candidates = settings::candidates(&written, &completed, processors);
         started(candidates.len(), &inputs);
-        let measure = async |settings: &Settings, window: Duration| {
-            let config = to_text(&settings.apply(&written, &completed));
-            let server = Server::start(&self.model, Some(&config), settings.options()).await?;
-            let pid = server.pid().ok_or("the server ended")?;
-            let measured = load::load(&server.socket(), pid, &requests, self.clients.get(), window).await;
-            server.end().await;
-            measured
-        };
-        let trials = search::search(candidates, &self.objective, self.budget, measure, progress).await;
-        let Some(best) = self.objective.advised(&trials) else {
-            let reason = trials.into_iter().find_map(|trial| trial.outcome.err());
-            return Err(format!("no request to '{name}' was answered: {}", reason.unwrap_or_default()));
-        };
-        let advised = best.settings;
-        let curves = self.curves(advised, &written, &completed, &requests).await?;
-        Ok(Outcome { advised, config: to_text(&advised.apply(&written, &completed)), trials, inputs, curves })
+        let measure =
+            async |settings: &Settings, slot: Slot| bench.measure(settings, self.clients.get(), slot).await;
+        let found = search::search(candidates, &self.objective, limit, measure, progress).await;
+        let advised = self.advised(&found)?;
+        let curves = curves(&mut bench, advised, found.point, limit.end()).await;
+        let config = bench.config(&advised);
+        bench.end().await;
+        let is_complete = !found.trials.iter().any(Trial::is_untried);
+        let enough = (!is_complete).then_some(found.enough);
+        Ok(Outcome { advised, config, trials: found.trials, inputs, curves, enough })
+    }
+
+    /// The settings to use.
+    ///
+    /// # Errors
+    /// No candidate runs, or the time was too short for any but the present configuration.
+    fn advised(&self, found: &Found) -> Result<Settings, String> {
+        let trials = &found.trials;
+        let is_complete = !trials.iter().any(Trial::is_untried);
+        let measured = trials.iter().filter(|trial| trial.outcome.is_ok());
+        let is_alone = measured.clone().all(|trial| trial.settings == Settings::PRESENT);
+        match self.objective.advised(trials) {
+            Some(_) if is_alone && !is_complete => {
+                let what = "only its present configuration was measured in this time";
+                Err(self.too_short(what, Some(found.enough)))
+            }
+            Some(best) => Ok(best.settings),
+            None => Err(match trials.iter().find_map(Trial::failure) {
+                Some(reason) => format!("no request to '{}' was answered: {reason}", self.model.name),
+                None => self.too_short("it answered no request in this time", Some(found.enough)),
+            }),
+        }
+    }
+
+    fn too_short(&self, what: &str, enough: Option<Duration>) -> String {
+        let enough = enough.unwrap_or(self.budget * 4);
+        format!(
+            "--seconds={} is too short for '{}': {what} (try --seconds={})",
+            self.budget.as_secs(),
+            self.model.name,
+            enough.as_secs()
+        )
     }
 
     /// The requests, and their inputs in words.
@@ -133,30 +176,24 @@ impl Tune {
         let bodies = (0..BODIES).map(|seed| sample(seed).body()).collect::<Result<_, _>>()?;
         Ok((Requests { path, bodies }, sample(0).describe()?))
     }
+}
 
-    /// The advised settings and the present ones with different numbers of clients.
-    async fn curves(
-        &self,
-        advised: Settings,
-        written: &ModelConfig,
-        completed: &ModelConfig,
-        requests: &Arc<Requests>,
-    ) -> Result<Vec<(Settings, Vec<(usize, Measurement)>)>, String> {
-        let mut curves = Vec::new();
-        let both =
-            if advised == Settings::PRESENT { vec![advised] } else { vec![advised, Settings::PRESENT] };
-        for settings in both {
-            let config = to_text(&settings.apply(written, completed));
-            let server = Server::start(&self.model, Some(&config), settings.options()).await?;
-            let pid = server.pid().ok_or("the server ended")?;
-            let mut curve = Vec::new();
-            for clients in CURVE {
-                let measured = load::load(&server.socket(), pid, requests, clients, CURVE_WINDOW).await?;
-                curve.push((clients, measured));
-            }
-            server.end().await;
-            curves.push((settings, curve));
-        }
-        Ok(curves)
+/// The advised settings and the present ones with different numbers of clients, if there is time for it.
+async fn curves(
+    bench: &mut Bench<'_>,
+    advised: Settings,
+    point: Option<Duration>,
+    end: Instant,
+) -> Vec<(Settings, Vec<(usize, Measurement)>)> {
+    let Some(point) = point else { return Vec::new() };
+    // A warm-up, and a window twice as long.
+    let slot = Slot { warm_up: point / 3, window: point / 3 * 2 };
+    let both = if advised == Settings::PRESENT { vec![advised] } else { vec![advised, Settings::PRESENT] };
+    let mut curves = Vec::new();
+    for (done, settings) in both.iter().enumerate() {
+        let left = end.saturating_duration_since(Instant::now());
+        let share = u32::try_from(both.len() - done).map_or(left, |count| left / count);
+        curves.push((*settings, bench.curve(settings, &CURVE, slot, Instant::now() + share).await));
     }
+    curves
 }

@@ -85,6 +85,16 @@ pub fn gain(outcome: &Outcome) -> String {
     }
 }
 
+/// The number of untried candidates, in words.
+pub fn untried(outcome: &Outcome) -> Option<String> {
+    let enough = outcome.enough?.as_secs();
+    let count = outcome.trials.iter().filter(|trial| trial.is_untried()).count();
+    let all = outcome.trials.len();
+    Some(format!(
+        "Not tried for lack of time: {count} of {all} candidates. --seconds={enough} would be enough for all."
+    ))
+}
+
 /// The page.
 pub fn page(tune: &Tune, outcome: &Outcome) -> String {
     let name = escaped(&tune.model.name);
@@ -100,8 +110,8 @@ pub fn page(tune: &Tune, outcome: &Outcome) -> String {
             Ok(measured) => cells(measured).iter().for_each(|cell| {
                 let _ = write!(rows, "<td>{cell}</td>");
             }),
-            Err(reason) => {
-                let reason: String = reason.chars().take(LONGEST_REASON).collect();
+            Err(failure) => {
+                let reason: String = failure.to_string().chars().take(LONGEST_REASON).collect();
                 let _ = write!(rows, "<td colspan=\"5\">{}</td>", escaped(&reason));
             }
         }
@@ -110,10 +120,10 @@ pub fn page(tune: &Tune, outcome: &Outcome) -> String {
     let heads: String = COLUMNS.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>nereid tune {name}</title><style>{STYLE}</style></head>\
-         <body><main><h1>{name}</h1><p>{}</p><p>{} clients at a time, {} s. Inputs: {}.</p>\
+         <body><main><h1>{name}</h1><p>{}</p><p>{} clients at a time, within {} s. Inputs: {}.</p>{}\
          <h2>All candidates</h2>{}<p class=\"key\"><i class=\"a\"></i>configured engine <i class=\"b\"></i>OpenVINO \
          <i class=\"c\"></i>embedded engine; large: the best, ringed: the present configuration</p>\
-         <h2>More clients</h2>{}\
+         {}\
          <h2>Configuration</h2><pre>{}</pre>{}\
          <h2>Measurements</h2><table><thead><tr><th scope=\"col\">settings</th>{heads}<th scope=\"col\">rounds</th></tr></thead>\
          <tbody>{rows}</tbody></table></main></body></html>\n",
@@ -121,6 +131,7 @@ pub fn page(tune: &Tune, outcome: &Outcome) -> String {
         tune.clients,
         tune.budget.as_secs(),
         escaped(&outcome.inputs),
+        untried(outcome).map(|text| format!("<p>{}</p>", escaped(&text))).unwrap_or_default(),
         scatter(outcome),
         curves(outcome),
         escaped(&outcome.config),
@@ -266,9 +277,12 @@ fn scatter(outcome: &Outcome) -> String {
     picture((&x, "requests/s"), (&y, "p99 in ms"), "Requests a second and p99 of each candidate", &drawn)
 }
 
-/// Requests a second by the number of clients.
+/// Requests a second by the number of clients, if there was time for it.
 fn curves(outcome: &Outcome) -> String {
     let points = || outcome.curves.iter().flat_map(|(_, points)| points);
+    if points().next().is_none() {
+        return String::new();
+    }
     let x = Scale::logarithmic(points().map(|(clients, _)| *clients as f64));
     let y = Scale::from_zero(points().map(|(_, it)| it.rate));
     let mut drawn = String::new();
@@ -286,7 +300,9 @@ fn curves(outcome: &Outcome) -> String {
             let _ = write!(drawn, "<text x=\"{left:.1}\" y=\"{top:.1}\" text-anchor=\"end\">{name}</text>");
         }
     }
-    picture((&x, "clients"), (&y, "requests/s"), "Requests a second by the number of clients", &drawn)
+    let picture =
+        picture((&x, "clients"), (&y, "requests/s"), "Requests a second by the number of clients", &drawn);
+    format!("<h2>More clients</h2>{picture}")
 }
 
 fn escaped(text: &str) -> String {

@@ -1,63 +1,28 @@
-//! The search: all candidates for a short time, the best third for three times as long, and so on.
+//! The search: all candidates for a short time, the best third for longer, and so on, within a limit of time.
 //!
-//! Poor candidates cost little time then, and good ones are measured well. The present configuration stays to the end, since the others
-//! are compared with it.
+//! Poor candidates cost little time then, and good ones are measured well. The present configuration is measured first and stays to the
+//! end, as the baseline and to estimate how many candidates fit into the time. If some do not, the search prefers neighbours of the best
+//! candidate so far.
 
-use std::cmp::Ordering;
+mod objective;
+mod pace;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
+pub use self::objective::{Goal, Measurement, Objective};
+use self::pace::Pace;
 use crate::settings::{Engine, Settings};
 
 /// The share of candidates that stay after a round, as a divisor.
 const SHRINKING: usize = 3;
 /// As many stay for the last round.
 const FINALISTS: usize = 3;
-/// The shortest and the longest time in which a candidate is measured.
-const SHORTEST: Duration = Duration::from_millis(250);
-const LONGEST: Duration = Duration::from_secs(15);
-/// A start of a server, as long as none was seen.
-const START: Duration = Duration::from_millis(700);
-/// The gain from which on a change is advised.
-const GAIN: f64 = 1.03;
-/// With the objective of memory, the share of the most requests that is enough.
-const ENOUGH: f64 = 0.8;
-
-/// The figures of a load.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measurement {
-    /// Answers a second.
-    pub rate: f64,
-    /// Milliseconds within which half of the requests, and 99 of 100, were answered.
-    pub median: f64,
-    /// See `median`.
-    pub p99: f64,
-    /// Processor time of the server and its processes, in milliseconds a request.
-    pub cpu: f64,
-    /// Memory of the server and its processes, in bytes.
-    pub memory: u64,
-}
-
-/// The measure of the best settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
-    /// The most requests a second.
-    Throughput,
-    /// The shortest time within which 99 of 100 requests are answered.
-    Latency,
-    /// The least memory with which nearly as many requests are answered as can be.
-    Memory,
-}
-
-/// The goal, and a limit.
-#[derive(Clone, Copy, Debug)]
-pub struct Objective {
-    /// The goal.
-    pub goal: Goal,
-    /// The most milliseconds within which 99 of 100 requests are to be answered.
-    pub p99: Option<f64>,
-}
+/// The longest duration of a measurement, as a multiple of the expected one.
+const PATIENCE: u32 = 3;
 
 /// A candidate with its last measurement, or the reason of its failure.
 #[derive(Clone, Debug)]
@@ -65,9 +30,71 @@ pub struct Trial {
     /// The candidate.
     pub settings: Settings,
     /// The last and longest measurement.
-    pub outcome: Result<Measurement, String>,
+    pub outcome: Result<Measurement, Failure>,
     /// Rounds in which it was measured.
     pub rounds: u32,
+}
+
+impl Trial {
+    /// Whether the search ended before the candidate was measured.
+    pub fn is_untried(&self) -> bool {
+        self.outcome == Err(Failure::Untried)
+    }
+
+    /// Why the candidate does not run.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.outcome.as_ref().err().filter(|failure| **failure != Failure::Untried)
+    }
+}
+
+/// The reason of a missing measurement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The search ended first.
+    Untried,
+    /// A measurement took far longer than expected.
+    Slow(Duration),
+    /// The model cannot be loaded, or failed.
+    Reason(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Untried => formatter.write_str("not tried for lack of time"),
+            Self::Slow(took) => {
+                write!(formatter, "not loaded and measured within {:.1} s", took.as_secs_f64())
+            }
+            Self::Reason(reason) => formatter.write_str(reason),
+        }
+    }
+}
+
+/// The time for a measurement, without the load of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The longest warm-up.
+    pub warm_up: Duration,
+    /// The window in which answers count.
+    pub window: Duration,
+}
+
+/// The time of a search.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// Start of the search, before the first load.
+    pub began: Instant,
+    /// Longest duration, including the curves afterwards.
+    pub budget: Duration,
+    /// The points of a curve.
+    pub points: usize,
+}
+
+impl Limit {
+    /// The end.
+    pub fn end(&self) -> Instant {
+        self.began + self.budget
+    }
 }
 
 /// How far the search is.
@@ -83,151 +110,271 @@ pub struct Progress {
     pub best: Option<Measurement>,
 }
 
-impl Objective {
-    /// The better of two measurements first. `most` is the highest rate of all that are compared.
-    fn compare(&self, one: &Measurement, other: &Measurement, most: f64) -> Ordering {
-        let late = |it: &Measurement| self.p99.is_some_and(|limit| it.p99 > limit);
-        let slow = |it: &Measurement| self.goal == Goal::Memory && it.rate < ENOUGH * most;
-        let misses = |it: &Measurement| (late(it), slow(it));
-        misses(one).cmp(&misses(other)).then_with(|| match (late(one), slow(one), self.goal) {
-            (true, ..) | (_, _, Goal::Latency) => one.p99.total_cmp(&other.p99),
-            (_, true, _) | (_, _, Goal::Throughput) => other.rate.total_cmp(&one.rate),
-            (_, _, Goal::Memory) => one.memory.cmp(&other.memory),
-        })
-    }
-
-    /// Sorts trials, the best first and those that do not run last.
-    pub fn sort(&self, trials: &mut [Trial]) {
-        let rates = trials.iter().filter_map(|trial| Some(trial.outcome.as_ref().ok()?.rate));
-        let most = rates.fold(0.0, f64::max);
-        trials.sort_by(|one, other| match (&one.outcome, &other.outcome) {
-            (Ok(left), Ok(right)) => {
-                // What was measured longer is known better.
-                other.rounds.cmp(&one.rounds).then_with(|| self.compare(left, right, most))
-            }
-            (left, right) => left.is_err().cmp(&right.is_err()),
-        });
-    }
-
-    /// Whether a measurement is better than the one of the present configuration by more than chance.
-    fn gains(&self, one: &Measurement, present: &Measurement) -> bool {
-        if self.compare(one, present, one.rate.max(present.rate)) != Ordering::Less {
-            return false;
-        }
-        let late = self.p99.is_some_and(|limit| present.p99 > limit);
-        let factor = match self.goal {
-            _ if late => return true,
-            Goal::Throughput => one.rate / present.rate,
-            Goal::Latency => present.p99 / one.p99,
-            Goal::Memory => present.memory as f64 / one.memory.max(1) as f64,
-        };
-        factor >= GAIN || self.goal == Goal::Memory && present.rate < ENOUGH * one.rate
-    }
-
-    /// The settings to be advised: the best, or the present ones unless another gains by them.
-    pub fn advised<'a>(&self, sorted: &'a [Trial]) -> Option<&'a Trial> {
-        let best = sorted.first().filter(|trial| trial.outcome.is_ok())?;
-        let present = sorted.iter().find(|trial| trial.settings == Settings::PRESENT);
-        let Some((present, Ok(before))) = present.map(|trial| (trial, &trial.outcome)) else {
-            return Some(best);
-        };
-        let gains = best.outcome.as_ref().is_ok_and(|after| self.gains(after, before));
-        Some(if gains { best } else { present })
-    }
+/// The result of a search.
+#[derive(Debug)]
+pub struct Found {
+    /// All candidates, the best first.
+    pub trials: Vec<Trial>,
+    /// The time for each point of curves, if there is time for them.
+    pub point: Option<Duration>,
+    /// A sufficient time for all candidates or, if only the present configuration was measured, for one other.
+    pub enough: Duration,
 }
 
-/// How many candidates each round has.
-fn rounds(count: usize) -> Vec<usize> {
-    let mut sizes = vec![count.max(1)];
-    while let Some(&last) = sizes.last()
-        && last > FINALISTS
-    {
-        sizes.push(last.div_ceil(SHRINKING).max(FINALISTS));
+/// The planned sizes of the rounds after the first one.
+fn later_sizes(count: usize) -> Vec<usize> {
+    if count < 2 {
+        return Vec::new();
     }
-    sizes
+    let next = |size: &usize| (*size > FINALISTS).then(|| size.div_ceil(SHRINKING).max(FINALISTS));
+    let first = next(&count).unwrap_or(count);
+    std::iter::successors(Some(first), next).collect()
 }
 
-/// Measures the candidates, the first of which is the present configuration, within about `budget`. Sorted, the best first.
+/// Measures the candidates, the first of which is the present configuration. Drops a measurement that is still in progress at the end of
+/// the limit.
 pub async fn search(
     candidates: Vec<Settings>,
     objective: &Objective,
-    budget: Duration,
-    mut measure: impl AsyncFnMut(&Settings, Duration) -> Result<Measurement, String>,
+    limit: Limit,
+    mut measure: impl AsyncFnMut(&Settings, Slot) -> Result<Measurement, String>,
     mut progress: impl FnMut(Progress),
-) -> Vec<Trial> {
-    let began = Instant::now();
-    let sizes = rounds(candidates.len());
-    let mut ended: Vec<Trial> = Vec::new();
-    let mut open: Vec<Trial> = candidates
-        .into_iter()
-        .map(|settings| Trial { settings, outcome: Err(String::new()), rounds: 0 })
-        .collect();
-    let (mut starts, mut starting) = (0_u32, Duration::ZERO);
-    let mut done = 0;
-    for (round, size) in sizes.iter().enumerate() {
-        if round > 0 {
-            objective.sort(&mut open);
-            let is_present = |trial: &Trial| trial.settings == Settings::PRESENT;
-            let (present, mut others): (Vec<_>, Vec<_>) = open.into_iter().partition(is_present);
-            others.retain(|trial| match trial.outcome {
-                Ok(_) => true,
-                Err(_) => {
-                    ended.push(trial.clone());
-                    false
-                }
-            });
-            ended.extend(others.split_off(others.len().min(size.saturating_sub(present.len()))));
-            open = present.into_iter().chain(others).collect();
-        }
-        let later: usize = sizes.iter().skip(round + 1).sum();
-        // Rounds take equal times.
-        let rounds = u32::try_from(sizes.len() - round).unwrap_or(1);
-        let end = began.elapsed() + budget.saturating_sub(began.elapsed()) / rounds;
-        for at in 0..open.len() {
-            let start = starting.checked_div(starts).unwrap_or(START);
-            let count = u32::try_from(open.len() - at).unwrap_or(u32::MAX);
-            let window = end.saturating_sub(began.elapsed()) / count;
-            let window = window.saturating_sub(start).clamp(SHORTEST, LONGEST);
-            let failed = open.get(at).and_then(|trial| unavailable(&open, trial.settings.engine));
-            let Some(trial) = open.get_mut(at) else { break };
-            trial.outcome = match failed {
-                Some(reason) => Err(reason),
-                None => {
-                    let before = Instant::now();
-                    let outcome = measure(&trial.settings, window).await;
-                    starts += 1;
-                    starting += before.elapsed().saturating_sub(window);
-                    outcome
-                }
-            };
-            trial.rounds += u32::from(trial.outcome.is_ok());
-            done += 1;
-            let mut sorted: Vec<_> = open.iter().filter(|trial| trial.rounds > 0).cloned().collect();
-            objective.sort(&mut sorted);
-            progress(Progress {
-                done,
-                all: done + (open.len() - at - 1) + later,
-                left: budget.saturating_sub(began.elapsed()),
-                best: sorted.first().and_then(|trial| trial.outcome.clone().ok()),
-            });
-        }
+) -> Found {
+    let mut course = Course::new(candidates, objective, limit);
+    let slot = course.pace.probe(limit.budget);
+    if let Some(&present) = course.trials.first().map(|trial| &trial.settings) {
+        course.run(present, slot, limit.began, course.deadline, &mut measure).await;
     }
-    ended.extend(open);
-    objective.sort(&mut ended);
-    ended
+    // Without it there would be nothing to compare with.
+    if course.untried().count() < course.trials.len() {
+        course.reserve_curves();
+        course.try_all(&mut measure, &mut progress).await;
+        course.compare_best(&mut measure, &mut progress).await;
+    }
+    course.end()
 }
 
-/// Why no candidate of an engine runs, if the first one did not and no other did.
-fn unavailable(trials: &[Trial], engine: Engine) -> Option<String> {
-    if engine == Engine::Configured {
+/// A search that is under way.
+struct Course<'a> {
+    objective: &'a Objective,
+    limit: Limit,
+    /// The end of the search, without the curves.
+    deadline: Instant,
+    point: Option<Duration>,
+    pace: Pace,
+    trials: Vec<Trial>,
+    done: usize,
+    /// The longest window so far.
+    longest: Duration,
+}
+
+impl<'a> Course<'a> {
+    fn new(candidates: Vec<Settings>, objective: &'a Objective, limit: Limit) -> Self {
+        let trial = |settings| Trial { settings, outcome: Err(Failure::Untried), rounds: 0 };
+        Self {
+            objective,
+            limit,
+            deadline: limit.end(),
+            point: None,
+            pace: Pace::new(),
+            trials: candidates.into_iter().map(trial).collect(),
+            done: 0,
+            longest: Duration::ZERO,
+        }
+    }
+
+    /// Measures one candidate after the other, as far as there is time.
+    async fn try_all(
+        &mut self,
+        measure: &mut impl AsyncFnMut(&Settings, Slot) -> Result<Measurement, String>,
+        progress: &mut impl FnMut(Progress),
+    ) {
+        let began = Instant::now();
+        let time = left(self.deadline);
+        loop {
+            self.skip_unavailable();
+            let untried = self.untried().count();
+            let count = self.trials.len().saturating_sub(1);
+            let end = began + self.pace.first_round(time, count, began.elapsed(), untried);
+            let count = self.fitting(end);
+            let planned = later_sizes(self.measured().count() + count);
+            let later = left(self.deadline).saturating_sub(self.pace.all(count, self.pace.shortest()));
+            self.report(count + self.later_rounds(&planned, later).iter().sum::<usize>(), progress);
+            let Some(settings) = self.next().filter(|_| count > 0) else { break };
+            let shortest = self.pace.shortest();
+            let window = self.pace.window(left(end), count, shortest).unwrap_or(shortest);
+            self.run(settings, Pace::slot(window), Instant::now(), self.patience(window, end), measure).await;
+        }
+    }
+
+    /// Measures the best for longer, in rounds.
+    async fn compare_best(
+        &mut self,
+        measure: &mut impl AsyncFnMut(&Settings, Slot) -> Result<Measurement, String>,
+        progress: &mut impl FnMut(Progress),
+    ) {
+        let mut planned = later_sizes(self.measured().count());
+        loop {
+            let sizes = self.later_rounds(&planned, left(self.deadline));
+            let Some((&size, later)) = sizes.split_first() else { break };
+            planned = later.to_vec();
+            let shortest = self.later_shortest();
+            let end = Instant::now() + left(self.deadline) / u32::try_from(sizes.len()).unwrap_or(u32::MAX);
+            let members = self.best(size);
+            let mut measured = Vec::new();
+            for (done, &settings) in members.iter().enumerate() {
+                let Some(window) = self.pace.window(left(end), members.len() - done, shortest) else { break };
+                self.run(settings, Pace::slot(window), Instant::now(), self.patience(window, end), measure)
+                    .await;
+                measured.push(settings);
+                let later: usize = self.later_rounds(&planned, left(self.deadline)).iter().sum();
+                self.report(members.len() - done - 1 + later, progress);
+            }
+            if measured.len() < members.len() {
+                // Do not rank candidates lower because the time was over.
+                let again = self.trials.iter_mut().filter(|trial| measured.contains(&trial.settings));
+                again.for_each(|trial| trial.rounds = trial.rounds.saturating_sub(1));
+                break;
+            }
+        }
+    }
+
+    /// Measures a candidate until some instant.
+    async fn run(
+        &mut self,
+        settings: Settings,
+        slot: Slot,
+        began: Instant,
+        until: Instant,
+        measure: &mut impl AsyncFnMut(&Settings, Slot) -> Result<Measurement, String>,
+    ) {
+        let Some(trial) = self.trials.iter_mut().find(|trial| trial.settings == settings) else { return };
+        self.done += 1;
+        match timeout_at(until, measure(&settings, slot)).await {
+            Ok(Ok(measured)) => {
+                trial.outcome = Ok(measured);
+                trial.rounds += 1;
+                self.longest = self.longest.max(slot.window);
+                self.pace.add(began.elapsed(), slot.window, measured.rate);
+            }
+            Ok(Err(reason)) => trial.outcome = Err(Failure::Reason(reason)),
+            // An earlier measurement stays.
+            Err(_) if trial.outcome.is_ok() => {}
+            Err(_) if until < self.deadline => trial.outcome = Err(Failure::Slow(began.elapsed())),
+            Err(_) => {}
+        }
+        self.objective.sort(&mut self.trials);
+    }
+
+    /// The deadline of a measurement.
+    fn patience(&self, window: Duration, end: Instant) -> Instant {
+        let slot = Pace::slot(window);
+        let expected = self.pace.overhead() + slot.warm_up + slot.window;
+        let mut most = (expected * PATIENCE).max(left(end) / 4);
+        if self.measured().count() > 1 {
+            // Others need time, too.
+            most = most.min((left(self.deadline) / 2).max(expected * 2));
+        }
+        self.deadline.min(Instant::now() + most)
+    }
+
+    fn reserve_curves(&mut self) {
+        let curves = self.pace.curves(self.limit.points, self.limit.budget);
+        self.point = curves.map(|(_, point)| point);
+        self.deadline -= curves.map_or(Duration::ZERO, |(time, _)| time);
+    }
+
+    /// The number of measurements until the end of the first round. At least one candidate is tried besides the present configuration.
+    fn fitting(&self, end: Instant) -> usize {
+        let slot = self.pace.all(1, self.pace.shortest()).as_nanos().max(1);
+        let fitting = usize::try_from(left(end).as_nanos() / slot).unwrap_or(usize::MAX);
+        let is_alone = self.measured().count() < 2 && !left(self.deadline).is_zero();
+        fitting.max(usize::from(is_alone)).min(self.untried().count())
+    }
+
+    /// The sizes of the rounds that are planned, as far as they fit into some time.
+    fn later_rounds(&self, planned: &[usize], time: Duration) -> Vec<usize> {
+        self.pace.later_rounds(planned, time, self.later_shortest())
+    }
+
+    /// The shortest window of later rounds: about as long as those before.
+    fn later_shortest(&self) -> Duration {
+        self.pace.shortest().max(self.longest / 2)
+    }
+
+    fn untried(&self) -> impl Iterator<Item = &Trial> {
+        self.trials.iter().filter(|trial| trial.is_untried())
+    }
+
+    fn measured(&self) -> impl Iterator<Item = &Trial> {
+        self.trials.iter().filter(|trial| trial.outcome.is_ok())
+    }
+
+    /// The present configuration and the best others, `size` together.
+    fn best(&self, size: usize) -> Vec<Settings> {
+        let (present, others): (Vec<_>, Vec<_>) =
+            self.measured().map(|trial| trial.settings).partition(|settings| *settings == Settings::PRESENT);
+        present.into_iter().chain(others).take(size).collect()
+    }
+
+    /// The next candidate: the first of an untried engine, else the nearest neighbour of the best so far.
+    fn next(&self) -> Option<Settings> {
+        let is_untried =
+            |engine| self.trials.iter().filter(|it| it.settings.engine == engine).all(Trial::is_untried);
+        let best = self.measured().next().map_or(Settings::PRESENT, |trial| trial.settings);
+        let key = |it: &Settings| (!is_untried(it.engine), it.distance(&best));
+        self.untried().map(|trial| trial.settings).min_by_key(key)
+    }
+
+    /// Candidates of an engine that cannot run the model fail without a measurement.
+    fn skip_unavailable(&mut self) {
+        let reasons = self.untried().map(|trial| trial.settings.engine).collect::<BTreeSet<_>>();
+        let reasons =
+            reasons.into_iter().filter_map(|engine| Some((engine, unavailable(&self.trials, engine)?)));
+        let reasons: BTreeMap<_, _> = reasons.collect();
+        for trial in self.trials.iter_mut().filter(|trial| trial.is_untried()) {
+            if let Some(reason) = reasons.get(&trial.settings.engine) {
+                trial.outcome = Err(reason.clone());
+                self.done += 1;
+            }
+        }
+        self.objective.sort(&mut self.trials);
+    }
+
+    /// Reports progress, given the number of remaining measurements.
+    fn report(&self, remaining: usize, progress: &mut impl FnMut(Progress)) {
+        let curves = self.limit.end() - self.deadline;
+        let longest = self.pace.all(remaining, self.pace.longest()) + curves;
+        progress(Progress {
+            done: self.done,
+            all: self.done + remaining,
+            left: left(self.limit.end()).min(longest),
+            best: self.measured().next().and_then(|trial| trial.outcome.clone().ok()),
+        });
+    }
+
+    fn end(self) -> Found {
+        let is_alone = self.measured().count() < 2;
+        let count = if is_alone { 1 } else { self.trials.len() };
+        let enough = self.pace.enough(self.limit.budget, count);
+        Found { enough, trials: self.trials, point: self.point }
+    }
+}
+
+/// The time until an instant.
+fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
+/// Why no candidate of an engine runs, if one failed, or two were slow, and none was measured.
+fn unavailable(trials: &[Trial], engine: Engine) -> Option<Failure> {
+    let of_engine = || trials.iter().filter(|trial| trial.settings.engine == engine);
+    if engine == Engine::Configured || of_engine().any(|trial| trial.outcome.is_ok()) {
         return None;
     }
-    let mut of_engine = trials.iter().filter(|trial| trial.settings.engine == engine);
-    let is_tried =
-        |trial: &&Trial| trial.rounds > 0 || trial.outcome.as_ref().is_err_and(|why| !why.is_empty());
-    let first = of_engine.clone().find(is_tried)?;
-    let reason = first.outcome.as_ref().err().filter(|_| first.rounds == 0)?;
-    of_engine.all(|trial| trial.rounds == 0).then(|| reason.clone())
+    let failures = || of_engine().filter_map(Trial::failure);
+    // The machine may have been busy once.
+    failures().find(|failure| matches!(failure, Failure::Reason(_))).or_else(|| failures().nth(1)).cloned()
 }
 
 #[cfg(test)]

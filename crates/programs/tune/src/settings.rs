@@ -1,5 +1,6 @@
 //! Settings to try, and their configurations.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use nereid_model_config::proto::model_config::SchedulingChoice;
@@ -98,6 +99,24 @@ impl Settings {
             }
         }
         config
+    }
+
+    /// The number of settings that differ from others.
+    pub(crate) fn distance(&self, other: &Self) -> usize {
+        let batch = |it: &Self| match it.batching {
+            Batching::Configured => (None, 0),
+            Batching::Off => (Some(1), 0),
+            Batching::Dynamic { size, delay } => (Some(size), delay),
+        };
+        let ((size, delay), (other_size, other_delay)) = (batch(self), batch(other));
+        let differences = [
+            self.engine != other.engine,
+            self.instances != other.instances,
+            self.threads != other.threads,
+            size != other_size,
+            delay != other_delay,
+        ];
+        differences.into_iter().filter(|differs| *differs).count()
     }
 
     /// Options of a server that runs the model with these settings and no other engine.
@@ -199,8 +218,7 @@ pub fn refusal(completed: &ModelConfig) -> Option<&'static str> {
     is_decoupled.then_some("is decoupled: a request may have any number of responses")
 }
 
-/// The settings to try: the present configuration first. `written` is the author's configuration, and `completed` is what a server made
-/// of it.
+/// The settings to try: the present configuration first, then many instances of few threads, often the fastest on processors. `written` is the author's configuration, and `completed` is what a server made of it.
 pub fn candidates(written: &ModelConfig, completed: &ModelConfig, processors: u32) -> Vec<Settings> {
     let is_onnx = backend_name(completed) == Some("onnxruntime");
     let engines = match is_onnx {
@@ -224,6 +242,10 @@ pub fn candidates(written: &ModelConfig, completed: &ModelConfig, processors: u3
             }
         }
     }
+    let mut found: Vec<_> = found.into_iter().collect();
+    found.sort_by_key(|settings| {
+        (Reverse(settings.instances), settings.threads.unwrap_or(1), settings.batching)
+    });
     [Settings::PRESENT].into_iter().chain(found).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::search::{Goal, Objective};
+use crate::search::{Failure, Goal, Objective};
 use crate::settings::Batching;
 use crate::{Model, Tune};
 
@@ -32,11 +32,13 @@ fn measured(rate: f64, p99: f64) -> Measurement {
 fn outcome(reason: &str) -> Outcome {
     let best = Settings { instances: Some(2), batching: Batching::Off, ..Settings::PRESENT };
     let failed = Settings { engine: Engine::OpenVino, ..Settings::PRESENT };
+    let untried = Settings { engine: Engine::Embedded, ..Settings::PRESENT };
     let trial = |settings, outcome| Trial { settings, outcome, rounds: 2 };
     let trials = vec![
         trial(best, Ok(measured(2468.0, 3.5))),
         trial(Settings::PRESENT, Ok(measured(1234.0, 7.0))),
-        trial(failed, Err(reason.to_owned())),
+        trial(failed, Err(Failure::Reason(reason.to_owned()))),
+        trial(untried, Err(Failure::Untried)),
     ];
     let curve =
         |factor: f64| [1, 8, 64].map(|clients| (clients, measured(clients as f64 * factor, 3.0))).to_vec();
@@ -46,6 +48,7 @@ fn outcome(reason: &str) -> Outcome {
         config: "instance_group { count: 2 }\n".into(),
         inputs: "random x FP32 [1, 2]".into(),
         curves: vec![(best, curve(2.0)), (Settings::PRESENT, curve(1.0))],
+        enough: Some(Duration::from_secs(90)),
     }
 }
 
@@ -62,6 +65,31 @@ fn the_table_has_what_runs_in_columns() {
     );
     let same = Outcome { advised: Settings::PRESENT, ..outcome("") };
     assert!(gain(&same).starts_with("No settings gain"));
+}
+
+#[test]
+fn candidates_without_time_are_named() {
+    let sentence = "Not tried for lack of time: 1 of 4 candidates. --seconds=90 would be enough for all.";
+    assert_eq!(untried(&outcome("")).as_deref(), Some(sentence));
+    let text = page(&tune("m"), &outcome(""));
+    assert!(text.contains(sentence), "{text}");
+    assert!(
+        text.contains(">embedded engine</th><td colspan=\"5\">not tried for lack of time</td>"),
+        "{text}"
+    );
+    let complete = Outcome { enough: None, ..outcome("") };
+    assert_eq!(untried(&complete), None);
+    assert!(!page(&tune("m"), &complete).contains(sentence));
+}
+
+#[test]
+fn a_page_without_curves_has_no_empty_picture() {
+    let text = page(&tune("m"), &outcome(""));
+    assert_eq!((text.matches("<svg").count(), text.matches("More clients").count()), (2, 1));
+    for curves in [vec![], vec![(Settings::PRESENT, vec![])]] {
+        let text = page(&tune("m"), &Outcome { curves, ..outcome("") });
+        assert_eq!((text.matches("<svg").count(), text.matches("More clients").count()), (1, 0));
+    }
 }
 
 #[test]

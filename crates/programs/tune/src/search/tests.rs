@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use proptest::prelude::*;
 use tokio::time::sleep;
 
 use super::*;
@@ -28,15 +29,54 @@ fn delay(settings: &Settings) -> u64 {
 }
 
 /// A simulated search.
+#[derive(Debug)]
 struct Searched {
     trials: Vec<Trial>,
     took: Duration,
+    enough: Duration,
+    point: Option<Duration>,
     /// The windows in which each candidate was measured, by its delay.
     windows: BTreeMap<u64, Vec<Duration>>,
-    progress: Vec<Progress>,
+    progress: Vec<(Duration, Progress)>,
 }
 
-/// A search in which a server takes `start`, and `run` has what a candidate shows.
+impl Searched {
+    fn count(&self, is_counted: impl Fn(&Trial) -> bool) -> usize {
+        self.trials.iter().filter(|trial| is_counted(trial)).count()
+    }
+}
+
+/// A search with servers that start in `start`. `run` returns the figures of a candidate and the time beyond its window.
+async fn searched_slowly(
+    candidates: Vec<Settings>,
+    objective: Objective,
+    budget: Duration,
+    start: impl Fn(&Settings) -> Duration,
+    mut run: impl FnMut(&Settings, Slot) -> Result<(Measurement, Duration), String>,
+) -> Searched {
+    let (windows, mut seen) = (RefCell::new(BTreeMap::<_, Vec<_>>::new()), Vec::new());
+    let began = Instant::now();
+    // The present configuration is loaded before the search.
+    let mut is_loaded = true;
+    sleep(start(&Settings::PRESENT).min(budget)).await;
+    let measure = async |settings: &Settings, slot: Slot| {
+        if !std::mem::take(&mut is_loaded) {
+            sleep(start(settings)).await;
+        }
+        let outcome = run(settings, slot);
+        if let Ok((_, further)) = &outcome {
+            sleep(slot.window + *further).await;
+        }
+        windows.borrow_mut().entry(delay(settings)).or_default().push(slot.window);
+        outcome.map(|(measured, _)| measured)
+    };
+    let limit = Limit { began, budget, points: 6 };
+    let progress = |progress| seen.push((began.elapsed(), progress));
+    let Found { trials, point, enough } = search(candidates, &objective, limit, measure, progress).await;
+    let took = began.elapsed();
+    Searched { trials, took, enough, point, windows: windows.into_inner(), progress: seen }
+}
+
 async fn searched(
     candidates: Vec<Settings>,
     objective: Objective,
@@ -44,36 +84,24 @@ async fn searched(
     start: Duration,
     mut run: impl FnMut(&Settings, Duration) -> Result<Measurement, String>,
 ) -> Searched {
-    let (windows, mut seen) = (RefCell::new(BTreeMap::<_, Vec<_>>::new()), Vec::new());
-    let began = Instant::now();
-    let measure = async |settings: &Settings, window: Duration| {
-        sleep(start).await;
-        let outcome = run(settings, window);
-        if outcome.is_ok() {
-            sleep(window).await;
-        }
-        windows.borrow_mut().entry(delay(settings)).or_default().push(window);
-        outcome
-    };
-    let trials =
-        search(candidates, &objective, Duration::from_secs(budget), measure, |progress| seen.push(progress))
-            .await;
-    Searched { trials, took: began.elapsed(), windows: windows.into_inner(), progress: seen }
+    let run = |settings: &Settings, slot: Slot| Ok((run(settings, slot.window)?, Duration::ZERO));
+    searched_slowly(candidates, objective, Duration::from_secs(budget), |_| start, run).await
 }
 
 #[test]
 fn each_round_has_a_third_of_the_one_before() {
     for (count, expected) in [
-        (0, &[1][..]),
-        (1, &[1]),
+        (0, &[][..]),
+        (1, &[]),
+        (2, &[2]),
         (3, &[3]),
-        (4, &[4, 3]),
-        (9, &[9, 3]),
-        (10, &[10, 4, 3]),
-        (64, &[64, 22, 8, 3]),
-        (100, &[100, 34, 12, 4, 3]),
+        (4, &[3]),
+        (9, &[3]),
+        (10, &[4, 3]),
+        (64, &[22, 8, 3]),
+        (100, &[34, 12, 4, 3]),
     ] {
-        assert_eq!(rounds(count), expected, "{count}");
+        assert_eq!(later_sizes(count), expected, "{count}");
     }
 }
 
@@ -93,23 +121,167 @@ async fn the_best_is_found_within_the_time_although_short_measurements_are_noisy
                 searched(candidates(count), THROUGHPUT, budget, Duration::from_millis(300), run).await;
             assert_eq!(delay(&found.trials[0].settings), best, "{count} {budget}");
             assert_eq!(found.trials.len() as u64, count);
-            assert!(found.took <= Duration::from_secs(budget) * 5 / 4, "{count}: {:?}", found.took);
-            // The present configuration is measured in each round, and each round longer.
+            assert_eq!(found.count(Trial::is_untried), 0);
+            assert!(found.took <= Duration::from_secs(budget), "{count}: {:?}", found.took);
+            // The present configuration is measured first and in each later round, and each round longer.
             let present = &found.windows[&0];
-            assert_eq!(present.len(), rounds(count as usize).len());
-            assert!(present.is_sorted(), "{present:?}");
+            assert_eq!(present.len(), 1 + later_sizes(count as usize).len());
+            assert!(present[1..].is_sorted(), "{present:?}");
             let measured: usize = found.windows.values().map(Vec::len).sum();
             assert_eq!(found.progress.len(), measured);
-            let last = found.progress.last().unwrap();
+            let (_, last) = found.progress.last().unwrap();
             assert_eq!((last.done, last.all), (measured, measured));
         }
     }
 }
 
+/// A model with requests of `service`. Other candidates are up to twice as fast as the present configuration.
+fn slow_model(
+    service: Duration,
+    clients: usize,
+) -> impl FnMut(&Settings, Slot) -> Result<(Measurement, Duration), String> {
+    move |settings, slot| {
+        let service = service.div_f64(1.0 + (delay(settings) % 7) as f64 / 6.0);
+        // Two answers to each client, or the first one.
+        let warm_up = (service * 2 * clients as u32).min(slot.warm_up.max(service));
+        let further = service.saturating_sub(slot.window);
+        Ok((measurement(1.0 / service.as_secs_f64()), warm_up + further))
+    }
+}
+
+/// A duration from a range whose ends are orders of magnitude apart.
+fn log_uniform(range: std::ops::Range<f64>) -> impl Strategy<Value = Duration> {
+    (range.start.ln()..range.end.ln()).prop_map(|power| Duration::from_secs_f64(power.exp()))
+}
+
+fn on_a_paused_clock<T>(run: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(run)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_search_ends_within_its_time(
+        service in log_uniform(1e-5..10.0),
+        start in log_uniform(0.05..20.0),
+        budget in 5_u64..3600,
+        count in 2_u64..130,
+        clients in 1_usize..64,
+    ) {
+        let budget = Duration::from_secs(budget);
+        let found = on_a_paused_clock(searched_slowly(candidates(count), THROUGHPUT, budget, |_| start, slow_model(service, clients)));
+        // Timers have milliseconds.
+        let rounding = Duration::from_millis(2);
+        prop_assert!(found.took <= budget + rounding, "{:?}", found.took);
+        prop_assert_eq!(found.trials.len() as u64, count);
+        let measured = found.count(|trial| trial.outcome.is_ok());
+        prop_assert_eq!(measured + found.count(Trial::is_untried), found.trials.len());
+        // The curves have the time that they need.
+        if let Some(point) = found.point {
+            prop_assert!(found.took + (start + point * 6) * 2 <= budget + rounding, "{:?} {point:?}", found.took);
+        }
+        // The time left is never more than the rest of the budget, and the bar ends full.
+        for (at, progress) in &found.progress {
+            prop_assert!(*at + progress.left <= budget + rounding, "{at:?} {progress:?}");
+            prop_assert!(progress.done <= progress.all);
+        }
+        if let Some((_, last)) = found.progress.last() {
+            prop_assert_eq!(last.done, last.all);
+        }
+        // With time for three loads and measurements, two configurations are compared.
+        let least = (start + 6 * service + Duration::from_millis(600)) * 3 + budget / 20;
+        if least <= budget {
+            prop_assert!(measured >= 2, "{measured}");
+        }
+        // The suggested time is sufficient.
+        if measured < found.trials.len() {
+            let again = on_a_paused_clock(searched_slowly(candidates(count), THROUGHPUT, found.enough, |_| start, slow_model(service, clients)));
+            let least = if measured >= 2 { found.trials.len() } else { 2.min(measured * 2) };
+            prop_assert!(found.enough > budget && again.count(|trial| trial.outcome.is_ok()) >= least, "{:?} {measured} {again:?}", found.enough);
+        }
+    }
+
+    #[test]
+    fn servers_that_hang_cost_no_more_than_the_time(
+        hanging in proptest::collection::btree_set(1_u64..30, 1..29),
+        budget in 5_u64..600,
+    ) {
+        let start = |settings: &Settings| {
+            Duration::from_millis(if hanging.contains(&delay(settings)) { 10_000_000 } else { 300 })
+        };
+        let budget = Duration::from_secs(budget);
+        let run = slow_model(Duration::from_millis(2), 16);
+        let found = on_a_paused_clock(searched_slowly(candidates(30), THROUGHPUT, budget, start, run));
+        prop_assert!(found.took <= budget + Duration::from_millis(2), "{:?}", found.took);
+        for trial in &found.trials {
+            match &trial.outcome {
+                Ok(_) => prop_assert!(!hanging.contains(&delay(&trial.settings))),
+                Err(Failure::Untried) => {}
+                Err(failure) => {
+                    let is_slow = matches!(failure, Failure::Slow(_));
+                    prop_assert!(hanging.contains(&delay(&trial.settings)) && is_slow);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_time_for_all_the_likely_ones_are_tried() {
+    let mut all = vec![Settings::PRESENT];
+    for engine in [Engine::OnnxRuntime, Engine::OpenVino, Engine::Embedded] {
+        for instances in [4, 2, 1] {
+            for size in [1, 8] {
+                let batching = Batching::Dynamic { size, delay: 0 };
+                all.push(Settings { engine, instances: Some(instances), threads: None, batching });
+            }
+        }
+    }
+    let tried = RefCell::new(Vec::new());
+    let run = |settings: &Settings, slot: Slot| {
+        tried.borrow_mut().push(*settings);
+        let factor = match settings.engine {
+            Engine::OpenVino => 4.0,
+            _ => 1.0,
+        };
+        let service = Duration::from_secs_f64(1.0 / factor / f64::from(settings.instances.unwrap_or(1)));
+        Ok((measurement(1.0 / service.as_secs_f64()), slot.warm_up + service))
+    };
+    let start = |_: &Settings| Duration::from_secs(1);
+    let found = searched_slowly(all, THROUGHPUT, Duration::from_secs(40), start, run).await;
+    let (present, best) = (Settings::PRESENT, found.trials[0].settings);
+    assert_eq!((best.engine, best.instances), (Engine::OpenVino, Some(4)));
+    assert!(found.count(Trial::is_untried) > 3);
+    // Each engine, then the neighbours of the best candidate.
+    let tried = tried.into_inner();
+    let engines: Vec<_> = tried[..4].iter().map(|settings| settings.engine).collect();
+    assert_eq!(engines, [present.engine, Engine::OnnxRuntime, Engine::OpenVino, Engine::Embedded]);
+    assert!(tried[4].engine == Engine::OpenVino && tried[4].distance(&best) <= 1, "{tried:?}");
+    // The best and the present configuration are measured again.
+    let rounds = |settings| found.trials.iter().find(|trial| trial.settings == settings).unwrap().rounds;
+    assert!(rounds(present) > 1 && rounds(best) > 1);
+    assert!(found.trials.iter().map(Trial::is_untried).is_sorted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_present_configuration_without_an_answer_ends_the_search() {
+    let run = slow_model(Duration::from_secs(100), 1);
+    let found =
+        searched_slowly(candidates(5), THROUGHPUT, Duration::from_secs(10), |_| Duration::ZERO, run).await;
+    assert_eq!((found.count(Trial::is_untried), found.took), (5, Duration::from_secs(10)));
+    assert_eq!(found.enough, Duration::from_secs(45));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_engine_that_is_not_there_is_asked_once() {
-    let mut all = Vec::new();
-    for engine in [Engine::Configured, Engine::OpenVino, Engine::Embedded] {
+    let mut all = candidates(8);
+    for engine in [Engine::OpenVino, Engine::Embedded] {
         all.extend(candidates(8).into_iter().map(|settings| Settings { engine, ..settings }));
     }
     let asked = RefCell::new(BTreeMap::<_, u32>::new());
@@ -137,16 +309,53 @@ async fn an_engine_that_is_not_there_is_asked_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_engine_is_given_up_after_two_slow_candidates() {
+    for slow in 1..=2 {
+        let mut all = candidates(6);
+        all.extend(
+            candidates(6).into_iter().map(|settings| Settings { engine: Engine::OpenVino, ..settings }),
+        );
+        let asked = RefCell::new(0);
+        let start = |settings: &Settings| {
+            let is_slow = settings.engine == Engine::OpenVino && {
+                *asked.borrow_mut() += 1;
+                *asked.borrow() <= slow
+            };
+            Duration::from_secs(if is_slow { 10_000 } else { 1 })
+        };
+        let run = |_: &Settings, _: Slot| Ok((measurement(100.0), Duration::ZERO));
+        let found = searched_slowly(all, THROUGHPUT, Duration::from_secs(300), start, run).await;
+        let failed = found.count(|trial| matches!(trial.outcome, Err(Failure::Slow(_))));
+        assert_eq!(failed, if slow == 1 { 1 } else { 6 });
+        assert_eq!(found.count(Trial::is_untried), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_search_in_which_nothing_runs_ends_with_the_reasons() {
     let run = |_: &Settings, _: Duration| Err("no".to_owned());
     let found = searched(candidates(20), THROUGHPUT, 60, Duration::from_millis(10), run).await;
     assert_eq!(found.trials.len(), 20);
-    assert!(found.trials.iter().all(|trial| trial.outcome.as_ref().is_err_and(|why| why == "no")));
+    assert!(found.trials.iter().all(|trial| trial.failure() == Some(&Failure::Reason("no".into()))));
     assert!(THROUGHPUT.advised(&found.trials).is_none());
-    // Without the time, too, each is measured once.
-    let run = |_: &Settings, _: Duration| Ok(measurement(1.0));
-    let found = searched(candidates(20), THROUGHPUT, 0, Duration::from_secs(1), run).await;
-    assert!(found.trials.iter().all(|trial| trial.outcome.is_ok()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_fails_later_is_not_the_best() {
+    let asked = RefCell::new(BTreeMap::<_, u32>::new());
+    let run = |settings: &Settings, _: Duration| {
+        let mut asked = asked.borrow_mut();
+        let count = asked.entry(delay(settings)).or_default();
+        *count += 1;
+        if delay(settings) == 2 && *count > 1 {
+            Err("out of memory".into())
+        } else {
+            Ok(measurement(100.0 + delay(settings) as f64))
+        }
+    };
+    let found = searched(candidates(3), THROUGHPUT, 30, Duration::from_millis(100), run).await;
+    assert_eq!(found.trials.iter().map(|trial| delay(&trial.settings)).collect::<Vec<_>>(), [1, 0, 2]);
+    assert_eq!(found.trials[2].failure(), Some(&Failure::Reason("out of memory".into())));
 }
 
 /// The place of the best of some measurements.
@@ -207,5 +416,16 @@ fn a_change_is_advised_if_it_gains_more_than_chance() {
         objective.sort(&mut trials);
         let advised = objective.advised(&trials).unwrap().settings;
         assert_eq!(advised != Settings::PRESENT, is_better, "{goal:?} {p99:?} {other:?}");
+    }
+    // One measurement alone is less exact.
+    for (rounds, rate, is_better) in
+        [(2, 104.0, true), (1, 104.0, false), (1, 114.0, false), (1, 116.0, true)]
+    {
+        let settings = candidates(2);
+        let trial =
+            |at: usize, rate| Trial { settings: settings[at], outcome: Ok(of(rate, 10.0, 100)), rounds };
+        let trials = [trial(1, rate), trial(0, 100.0)];
+        let advised = THROUGHPUT.advised(&trials).unwrap().settings;
+        assert_eq!(advised != Settings::PRESENT, is_better, "{rounds} {rate}");
     }
 }
