@@ -76,9 +76,9 @@ def start(serve, tmp_path, nvml):
     """Starts a server that keeps its records in a folder of the test's."""
     library = gpu_memory.compile_standin(tmp_path)
 
-    def started(*flags, variables=nvml.environment, budgets=(0, 1)):
+    def started(*flags, variables=nvml.environment, budgets=(0, 1), budget=BUDGET):
         folder = f"--model-memory-directory={tmp_path / 'records'}"
-        limits = [f"--model-gpu-memory-budget={gpu}:{BUDGET}" for gpu in budgets]
+        limits = [f"--model-gpu-memory-budget={gpu}:{budget}" for gpu in budgets]
         env = python_backend.environment() | {"STANDIN_DEVICES": "9.0,9.0"} | variables
         driver = f"--cuda-driver-library={library}"
         pools = [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in (0, 1)]
@@ -120,8 +120,7 @@ def test_a_restarted_server_knows_what_its_models_take_of_gpus(write, start, tmp
     sizes = {"one": (0, TAKEN), "two": (0, TAKEN + 50 * MB), "else": (1, TAKEN), "none": (1, 0)}
     for name, (gpu, size) in sizes.items():
         write(name, gpu, size)
-    server = start(f"--model-load-thread-count={threads}")
-    # Nothing is known of them: by their files, all have room.
+    server = start(f"--model-load-thread-count={threads}", budget=4 * BUDGET)
     assert set(states(server).values()) == {"READY"}
     expected = {name: [taken(gpu, size)] if size else None for name, (gpu, size) in sizes.items()}
     assert eventually(lambda: on_gpus(server) == expected), on_gpus(server)
