@@ -182,7 +182,7 @@ DAMAGES = {
 }
 
 
-def damage_and_repair(server, file, damage):
+def damage_and_repair(server, file, *damages):
     """Damages a file of keys and writes it anew, while two clients send requests; their statuses."""
     good, known = file.read_text(), token()
     stop, statuses = threading.Event(), set()
@@ -194,15 +194,23 @@ def damage_and_repair(server, file, damage):
             number += 1
             statuses.add(infer(server, "team-a", RUN, known if number % 2 else token(sub=f"auth0|{number}")).status)
 
+    def logs(text):
+        """A condition: the server logs a text once more."""
+        before = server.log.count(text)
+        return lambda: server.log.count(text) > before
+
     with ThreadPoolExecutor(2) as pool:
         loaders = [pool.submit(load) for _ in range(2)]
         try:
-            damage(file)
-            assert eventually(lambda: "keeping the previous one" in server.log)
-            if file.is_dir():
-                file.rmdir()
-            file.write_text(good)
-            assert eventually(lambda: "reloaded the access policy" in server.log)
+            for damage in damages:
+                failed = logs("keeping the previous one")
+                damage(file)
+                assert eventually(failed)
+                if file.is_dir():
+                    file.rmdir()
+                reloaded = logs("reloaded the access policy")
+                file.write_text(good)
+                assert eventually(reloaded)
         finally:
             stop.set()
     for loader in loaders:
@@ -212,16 +220,17 @@ def damage_and_repair(server, file, damage):
 
 def test_no_request_fails_while_the_keys_in_a_file_are_damaged(served, tmp_path):
     """The last keys that could be read remain, whatever becomes of the file."""
-    files = {what: tmp_path / what / "keys.json" for what in DAMAGES}
-    with ExitStack() as running, ThreadPoolExecutor(len(DAMAGES)) as pool:
-        # Changed files are noticed after seconds, so each change has a server of its own, and all happen at once.
-        outcomes = {}
-        for what, file in files.items():
+    # Changed files are noticed after seconds, so each damage has a server of its own, and all happen at once.
+    cases = {what: [damage] for what, damage in DAMAGES.items()} | {"two": [DAMAGES["cut"], DAMAGES["removed"]]}
+    outcomes = {}
+    with ExitStack() as running, ThreadPoolExecutor(len(cases)) as pool:
+        for what, damages in cases.items():
+            file = tmp_path / what / "keys.json"
             file.parent.mkdir()
             file.write_text(key_set("p256"))
             server = running.enter_context(served("keys.json", file.parent))
-            outcomes[what] = pool.submit(damage_and_repair, server, file, DAMAGES[what])
-        assert {what: outcome.result() for what, outcome in outcomes.items()} == {what: {200} for what in DAMAGES}
+            outcomes[what] = pool.submit(damage_and_repair, server, file, *damages)
+        assert {what: outcome.result() for what, outcome in outcomes.items()} == {what: {200} for what in cases}
 
 
 def test_very_long_tokens_are_refused(served, tmp_path):
