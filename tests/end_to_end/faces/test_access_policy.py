@@ -368,7 +368,7 @@ def take_rights_away(policy, server):
 def test_the_policy_is_followed_under_load(tmp_path, repository, serve):
     """No request fails while the files are replaced by the same rules, broken, emptied, removed or made unreadable."""
     write_identity(repository, "own", ["INT32"])
-    acts = {what: [partial(damage_and_repair, damage=damage)] for what, damage in DAMAGES.items()}
+    acts: dict[str, list] = {what: [partial(damage_and_repair, damage=damage)] for what, damage in DAMAGES.items()}
     acts["several"] = [*acts["half"], *acts["keys removed"], take_rights_away]
     # Changed files are noticed after seconds, so each change has a server of its own, and all happen at once.
     policies = {what: Policy(tmp_path / what, GRANTS) for what in acts}
