@@ -142,6 +142,7 @@ def test_users_at_unix_sockets_have_the_rights_of_their_principals(tmp_path, rep
                 faces = Faces(server, lambda face: SocketConnection(folder / ("metrics" if face == "metrics" else "http")), channel)
                 multiplexed = Faces(server, lambda face: Http2Connection("http://x", socket=folder / "http"), channel)
                 yield server, faces, multiplexed
+                multiplexed.close()
                 faces.close()
 
     def check_both(faces, multiplexed, name):
