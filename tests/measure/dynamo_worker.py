@@ -6,6 +6,7 @@ time of a request in the worker and its model in Python, which returns its input
 
 import argparse
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -39,11 +40,18 @@ class TritonPythonModel:
 """
 
 
+# A function that NVIDIA's bindings name, and NVIDIA's library of pytriton, which is older, does not have. Success is null.
+MISSING = "void* TRITONSERVER_ServerOptionsSetLogCallback(void) { return 0; }"
+
+
 def workers(folder):
     """The flags and the variables of each worker."""
     nvidia = python_backend.library(folder)
+    preloaded = folder / "missing.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-xc", "-", "-o", preloaded], input=MISSING, text=True, check=True)
     environment = python_backend.environment()
     variables = {name: environment[name] for name in ("LD_LIBRARY_PATH", "PATH", "VIRTUAL_ENV")}
+    variables["LD_PRELOAD"] = str(preloaded)
     return {
         "Nereid": ([], {"NEREID_LIBRARY": str(Path(nereid_server.binary()).parent)}),
         "NVIDIA": (["--backend-directory", python_backend.BACKENDS], {"NEREID_LIBRARY": str(nvidia), **variables}),

@@ -27,6 +27,8 @@ SUMS = {"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN
 MOST_FACTOR = {"float16": 1e2, "float32": 1e18, "float64": 1e150}
 POOLS = {"GlobalMaxPool", "MaxPool"}
 SMALLEST_HALF = np.finfo(np.float16).tiny
+# The exponent of a power of e to which ONNX Runtime's Sigmoid of FP64 leaves enough digits.
+LEAST_EXPONENT = np.log(np.finfo(np.float64).eps / NOISE["float64"])
 # Integers of what is no number are undefined in ONNX.
 TO_INTEGERS = {"Cast", "CastLike", "DynamicQuantizeLinear", "QuantizeLinear"}
 
@@ -155,7 +157,10 @@ def is_defined(model, values):
         # Its pools start at the lowest number of FP32, which only becomes infinite where it is rounded to FP16.
         if node.op_type in POOLS and halves and any(np.isneginf(it).any() for it in numbers):
             return False
-        # What is 0 in FP16 may be another number in FP32, and true.
+        # What is 0 in FP16 may be another number in FP32, by which another one can be divided, ...
+        if node.op_type == "Div" and halves and all((np.abs(it) < SMALLEST_HALF).any() for it in numbers):
+            return False
+        # ... and which is true.
         from_halves = node.op_type in TO_INTEGERS and any(known[name].dtype == np.float16 for name in node.input if name in known)
         if from_halves and any(it.dtype == np.bool_ for it in made) and any((np.abs(it) < SMALLEST_HALF).any() for it in numbers):
             return False
@@ -167,6 +172,13 @@ def is_defined(model, values):
         if varies and any(np.isnan(it).any() for it in numbers):
             return False
         doubles = bool(made) and made[0].dtype == np.float64
+        # ONNX Runtime's Sigmoid of this type is 1 minus a number close to 1, and 0 for what is left of that.
+        if node.op_type == "Sigmoid" and doubles and any((finite(it) < LEAST_EXPONENT).any() for it in numbers):
+            return False
+        # Normalisations may be computed in FP32, in which the smallest numbers have few digits.
+        small = any(((it != 0) & (np.abs(it) < np.finfo(np.float32).tiny)).any() for it in numbers)
+        if node.op_type.endswith("Normalization") and doubles and small:
+            return False
         # ONNX Runtime's LogSoftmax of infinity is wrong in this type only.
         spreads = node.op_type in SPREADING or (node.op_type == "LogSoftmax" and doubles)
         if spreads and not all(np.isfinite(it).all() for it in numbers):
@@ -225,7 +237,8 @@ def allowed(right):
     level = NOISE.get(right.dtype.name, 0)
     largest = np.abs(finite(right)).max(initial=0) if level else 0
     least = LEAST.get(right.dtype.name, 0)
-    return level * (largest + np.nan_to_num(np.abs(right.astype(float)), posinf=0)) * 2 + least
+    with np.errstate(over="ignore"):
+        return level * (largest + np.nan_to_num(np.abs(right.astype(float)), posinf=0)) * 2 + least
 
 
 def smallest(model, feed, fails):

@@ -83,7 +83,7 @@ def test_words_arrive_one_by_one_over_grpc_and_as_events(server):
         assert run(server.grpc_url, "stream_words.py", text) == words
         body = json.dumps({"text": text}).encode()
         with urlopen(Request(f"http://{server.url}/v2/models/stream_words/generate_stream", body), timeout=60) as answer:
-            events = [json.loads(line[6:]) for line in answer.read().decode().splitlines() if line]
+            events = [json.loads(line[6:]) for line in answer.read().decode().split("\n") if line]
         assert [event["word"] for event in events] == words
 
 

@@ -661,7 +661,7 @@ def test_responses_that_nobody_reads_yet_hold_up_nothing_else(repository, serve)
     body = json.dumps({"WHAT": str(count)})
     connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("POST", "/v2/models/relay/generate_stream", body)
-    events = [line for line in connection.getresponse().read().decode().splitlines() if line.startswith("data: ")]
+    events = [line for line in connection.getresponse().read().decode().split("\n") if line.startswith("data: ")]
     connection.close()
     answers = [json.loads(event.removeprefix("data: "))["ANSWER"] for event in events]
     assert answers == [str(number) + "y" * 1000 for number in range(count)] + [f"read {count}"]

@@ -298,7 +298,7 @@ def test_texts_are_completed_and_generated(client, server, model):
     assert client.completions.create(model=model, prompt="a b", max_tokens=5).choices[0].text == "b a"
     body = json.dumps({"text_input": "a b", "max_tokens": 5, "stream": True})
     answer = request(server, "POST", f"/v2/models/{model}/generate_stream", body)
-    events = [json.loads(line.removeprefix("data: ")) for line in answer.body.decode().splitlines() if line]
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.body.decode().split("\n") if line]
     assert "".join(event["text_output"] for event in events) == "b a"
 
 
