@@ -13,6 +13,8 @@ import nereid_server
 from gates import Gate
 from places import EXAMPLES
 
+pytest_plugins = ["longest_first"]
+
 LOG_LINES = 60
 
 

@@ -486,10 +486,10 @@ fn pytest_cache(project: &Project) -> PathBuf {
     project.scratch("pytest-cache")
 }
 
-/// Number of end-to-end test files to run in parallel. The tests wait about as long as they compute, so there are twice
-/// as many workers as processors, plus one, but not more, so as not to disturb tests that measure time.
+/// Number of end-to-end test files to run in parallel. The tests wait longer than they compute, so there are three times as
+/// many workers as processors, plus one, but not more, so as not to disturb tests that measure time.
 fn workers() -> usize {
-    std::thread::available_parallelism().map_or(5, |processors| (2 * processors.get() + 1).min(8))
+    std::thread::available_parallelism().map_or(5, |processors| (3 * processors.get() + 1).min(8))
 }
 
 fn failure(step: Step, passed: &[(Step, Duration)], left: &[Step]) -> String {

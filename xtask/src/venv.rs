@@ -61,7 +61,8 @@ impl Venv {
     /// A command that runs the environment's interpreter in the root with these arguments.
     pub fn command(&self, project: &Project, arguments: &[&str]) -> Command {
         let mut command = project.command(self.program("python"));
-        command.args(arguments);
+        // Each process of the end-to-end tests would compile all of them.
+        command.args(arguments).env_remove("PYTHONDONTWRITEBYTECODE");
         command
     }
 

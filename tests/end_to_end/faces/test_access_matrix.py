@@ -4,6 +4,7 @@ import json
 import os
 import ssl
 import time
+from contextlib import contextmanager
 from http.client import HTTPSConnection
 
 import grpc
@@ -131,20 +132,35 @@ def test_users_at_unix_sockets_have_the_rights_of_their_principals(tmp_path, rep
         new.write_text(text.replace(f"[principals.{name}]\n", f"[principals.{name}]\nuids = [{user}]\n"))
         new.replace(policy.file)
 
-    with socket_folder() as folder:
-        flags = [f"--{name}-address=unix:{folder / name}" for name in ("http", "grpc", "metrics")]
-        become("all-everywhere", os.geteuid() + 1)
-        with serving(repository, policy.option, *EXPLICIT, *flags) as server:
-            channel = grpc.insecure_channel(f"unix:{folder / 'grpc'}")
-            faces = Faces(server, lambda face: SocketConnection(folder / ("metrics" if face == "metrics" else "http")), channel)
-            multiplexed = Faces(server, lambda face: Http2Connection("http://x", socket=folder / "http"), channel)
-            check_stranger(faces, table, {})
-            for count, name in enumerate(principals(), 1):
-                become(name, os.geteuid())
-                assert eventually(lambda count=count: server.log.count("reloaded the access policy") == count)
-                check(faces, table, name, {})
-                check(multiplexed, [row for row in table if row.face in ("HTTP", "OpenAI")], name, {})
-            faces.close()
+    @contextmanager
+    def served():
+        """A server with the faces of its sockets, over HTTP/1.1 and HTTP/2."""
+        with socket_folder() as folder:
+            flags = [f"--{name}-address=unix:{folder / name}" for name in ("http", "grpc", "metrics")]
+            with serving(repository, policy.option, *EXPLICIT, *flags) as server:
+                channel = grpc.insecure_channel(f"unix:{folder / 'grpc'}")
+                faces = Faces(server, lambda face: SocketConnection(folder / ("metrics" if face == "metrics" else "http")), channel)
+                multiplexed = Faces(server, lambda face: Http2Connection("http://x", socket=folder / "http"), channel)
+                yield server, faces, multiplexed
+                multiplexed.close()
+                faces.close()
+
+    def check_both(faces, multiplexed, name):
+        check(faces, table, name, {})
+        check(multiplexed, [row for row in table if row.face in ("HTTP", "OpenAI")], name, {})
+
+    first, *others = principals()
+    become("all-everywhere", os.geteuid() + 1)
+    with served() as (server, faces, multiplexed):
+        check_stranger(faces, table, {})
+        become(first, os.geteuid())
+        assert eventually(lambda: "reloaded the access policy" in server.log)
+        check_both(faces, multiplexed, first)
+    # A changed policy is noticed after seconds, so the others start with theirs.
+    for name in others:
+        become(name, os.geteuid())
+        with served() as (_, faces, multiplexed):
+            check_both(faces, multiplexed, name)
 
 
 def test_every_face_has_rows_in_the_table():

@@ -10,6 +10,9 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPConnection, HTTPSConnection
 
 import grpc
@@ -281,71 +284,104 @@ def test_a_revoked_key_ends_on_an_open_stream(served):
         stream.cancel()
 
 
-def test_the_policy_is_followed_under_load(served):
-    """No request fails while the files are replaced by the same rules, broken, emptied, removed or made unreadable."""
-    grants = {"a": [(["infer", "read"], ["own"])], "root": ALL}
-    policy, server = served(grants, clouds=False)
-    a, root = bearer(policy.keys["a"]), bearer(policy.keys["root"])
+GRANTS = {"a": [(["infer", "read"], ["own"])], "root": ALL}
+# What makes the files of a policy with these rules invalid.
+DAMAGES = {
+    "half": lambda policy: policy.file.write_text(policy.text(GRANTS)[:40]),
+    "emptied": lambda policy: policy.file.write_text(""),
+    "removed": lambda policy: policy.file.unlink(),
+    "keys emptied": lambda policy: policy.keys_file.write_text(""),
+    "keys removed": lambda policy: policy.keys_file.unlink(),
+    # Nobody can read a folder, not even the superuser.
+    "a folder": lambda policy: (policy.file.unlink(), policy.file.mkdir()),
+    "keys a folder": lambda policy: (policy.keys_file.unlink(), policy.keys_file.mkdir()),
+}
+if os.geteuid() != 0:
+    DAMAGES["unreadable"] = lambda policy: policy.file.chmod(0)
+    DAMAGES["keys unreadable"] = lambda policy: policy.keys_file.chmod(0)
+
+
+@contextmanager
+def loaded(server, headers):
+    """Two clients send requests without a pause; gives the statuses of their answers."""
     stop, statuses = threading.Event(), set()
 
     def load():
         connection = HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)
         while not stop.is_set():
-            connection.request("POST", "/v2/models/own/infer", BODY, a)
+            connection.request("POST", "/v2/models/own/infer", BODY, headers)
             answer = connection.getresponse()
             answer.read()
             statuses.add(answer.status)
+        connection.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        loaders = [pool.submit(load) for _ in range(2)]
+        try:
+            yield statuses
+        finally:
+            stop.set()
+    for loader in loaders:
+        loader.result()
+
+
+def damage_and_repair(policy, server, damage):
+    a, root = bearer(policy.keys["a"]), bearer(policy.keys["root"])
 
     def valid():
         connection = HTTPConnection("127.0.0.1", server.metrics_port, timeout=LIMIT_S)
         connection.request("GET", "/metrics", headers=root)
         found = re.search(r"^nereid_access_policy_valid (\d)$", connection.getresponse().read().decode(), re.M)
+        connection.close()
         assert found
         return found.group(1) == "1"
 
-    loaders = [threading.Thread(target=load) for _ in range(2)]
-    for loader in loaders:
-        loader.start()
-    try:
-        keys = policy.keys_file.read_bytes()
-        damages = {
-            "half": lambda: policy.file.write_text(policy.text(grants)[:40]),
-            "emptied": lambda: policy.file.write_text(""),
-            "removed": policy.file.unlink,
-            "keys emptied": lambda: policy.keys_file.write_text(""),
-            "keys removed": policy.keys_file.unlink,
-            # Nobody can read a folder, not even the superuser.
-            "a folder": lambda: (policy.file.unlink(), policy.file.mkdir()),
-            "keys a folder": lambda: (policy.keys_file.unlink(), policy.keys_file.mkdir()),
-        }
-        if os.geteuid() != 0:
-            damages["unreadable"] = lambda: policy.file.chmod(0)
-            damages["keys unreadable"] = lambda: policy.keys_file.chmod(0)
-        for what, damage in damages.items():
-            damage()
-            assert eventually(lambda: not valid()), what
-            ready = request(server, "GET", "/v2/health/ready", headers={"Accept": "application/json"})
-            assert ready.status == 200 and "earlier rules are in use" in ready.json["reason"], what
-            for file in (policy.file, policy.keys_file):
-                if file.is_dir():
-                    file.rmdir()
-            policy.keys_file.unlink(missing_ok=True)
-            policy.keys_file.write_bytes(keys)
-            policy.write(grants)
-            assert eventually(valid), what
-            ready = request(server, "GET", "/v2/health/ready", headers={"Accept": "application/json"})
-            assert ready.json == {"ready": True}
-        assert "cannot reload the access policy; keeping the previous one" in server.log
-        assert statuses == {200}
-        policy.write({**grants, "a": [(["read"], ["own"])]})
+    keys = policy.keys_file.read_bytes()
+    with loaded(server, a) as statuses:
+        damage(policy)
+        assert eventually(lambda: not valid())
+        ready = request(server, "GET", "/v2/health/ready", headers={"Accept": "application/json"})
+        assert ready.status == 200 and "earlier rules are in use" in ready.json["reason"]
+        for file in (policy.file, policy.keys_file):
+            if file.is_dir():
+                file.rmdir()
+        policy.keys_file.unlink(missing_ok=True)
+        policy.keys_file.write_bytes(keys)
+        policy.write(GRANTS)
+        assert eventually(valid)
+        ready = request(server, "GET", "/v2/health/ready", headers={"Accept": "application/json"})
+        assert ready.json == {"ready": True}
+    assert "cannot reload the access policy; keeping the previous one" in server.log
+    assert statuses == {200}
+
+
+def take_rights_away(policy, server):
+    a = bearer(policy.keys["a"])
+    with loaded(server, a) as statuses:
+        policy.write({**GRANTS, "a": [(["read"], ["own"])]})
         assert eventually(lambda: answered(server, a) == 403)
         policy.write({"root": ALL})
         assert eventually(lambda: request(server, "GET", "/v2/models/own", headers=a).status == 403)
-    finally:
-        stop.set()
-        for loader in loaders:
-            loader.join()
     assert statuses == {200, 403}
+
+
+def test_the_policy_is_followed_under_load(tmp_path, repository, serve):
+    """No request fails while the files are replaced by the same rules, broken, emptied, removed or made unreadable."""
+    write_identity(repository, "own", ["INT32"])
+    acts: dict[str, list] = {what: [partial(damage_and_repair, damage=damage)] for what, damage in DAMAGES.items()}
+    acts["several"] = [*acts["half"], *acts["keys removed"], take_rights_away]
+    # Changed files are noticed after seconds, so each change has a server of its own, and all happen at once.
+    policies = {what: Policy(tmp_path / what, GRANTS) for what in acts}
+    servers = {what: serve(policy.option) for what, policy in policies.items()}
+
+    def perform(what):
+        for act in acts[what]:
+            act(policies[what], servers[what])
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        outcomes = {what: pool.submit(perform, what) for what in acts}
+    failed = {what: outcome.exception() for what, outcome in outcomes.items() if outcome.exception()}
+    assert not failed, failed
 
 
 def test_anonymous_clients_have_the_rights_that_the_policy_says(served):

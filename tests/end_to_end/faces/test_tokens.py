@@ -4,6 +4,8 @@ import json
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
@@ -112,9 +114,9 @@ def served(repository, tmp_path):
     for name in ["team-a", "other"]:
         write_identity(repository, name, ["FP32"])
 
-    def start(keys):
-        (tmp_path / "access.toml").write_text(POLICY.format(keys=keys))
-        return nereid_server.running(repository, f"--access={tmp_path / 'access.toml'}", "--log-requests=true")
+    def start(keys, folder=tmp_path):
+        (folder / "access.toml").write_text(POLICY.format(keys=keys))
+        return nereid_server.running(repository, f"--access={folder / 'access.toml'}", "--log-requests=true")
 
     return start
 
@@ -170,46 +172,65 @@ def test_keys_in_a_file_are_followed(served, tmp_path):
         assert infer(server, "team-a", RUN, token("RS256", "rsa")).status == 200
 
 
-def test_no_request_fails_while_the_keys_in_a_file_are_damaged(served, tmp_path):
-    """The last keys that could be read remain, whatever becomes of the file."""
-    file, good = tmp_path / "keys.json", key_set("p256")
-    file.write_text(good)
+# What a file of keys may become.
+DAMAGES = {
+    "cut": lambda file: file.write_text(file.read_text()[: len(file.read_text()) // 2]),
+    "emptied": lambda file: file.write_text(""),
+    "without keys": lambda file: file.write_text('{"keys": []}'),
+    "removed": lambda file: file.unlink(),
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+}
+
+
+def damage_and_repair(server, file, *damages):
+    """Damages a file of keys and writes it anew, while two clients send requests; their statuses."""
+    good, known = file.read_text(), token()
     stop, statuses = threading.Event(), set()
-    with served("keys.json") as server:
-        known = token()
 
-        def load():
-            number = 0
-            while not stop.is_set():
-                # Tokens that were seen before, and new ones.
-                number += 1
-                statuses.add(infer(server, "team-a", RUN, known if number % 2 else token(sub=f"auth0|{number}")).status)
+    def load():
+        number = 0
+        while not stop.is_set():
+            # Tokens that were seen before, and new ones.
+            number += 1
+            statuses.add(infer(server, "team-a", RUN, known if number % 2 else token(sub=f"auth0|{number}")).status)
 
-        loaders = [threading.Thread(target=load) for _ in range(2)]
-        for loader in loaders:
-            loader.start()
+    def logs(text):
+        """A condition: the server logs a text once more."""
+        before = server.log.count(text)
+        return lambda: server.log.count(text) > before
+
+    with ThreadPoolExecutor(2) as pool:
+        loaders = [pool.submit(load) for _ in range(2)]
         try:
-            damages = {
-                "cut": lambda: file.write_text(good[: len(good) // 2]),
-                "emptied": lambda: file.write_text(""),
-                "without keys": lambda: file.write_text('{"keys": []}'),
-                "removed": file.unlink,
-                "a folder": lambda: (file.unlink(), file.mkdir()),
-            }
-            for what, damage in damages.items():
-                complaints = server.log.count("keeping the previous one")
-                damage()
-                assert eventually(lambda before=complaints: server.log.count("keeping the previous one") > before), what
+            for damage in damages:
+                failed = logs("keeping the previous one")
+                damage(file)
+                assert eventually(failed)
                 if file.is_dir():
                     file.rmdir()
-                reloaded = server.log.count("reloaded the access policy")
+                reloaded = logs("reloaded the access policy")
                 file.write_text(good)
-                assert eventually(lambda before=reloaded: server.log.count("reloaded the access policy") > before), what
+                assert eventually(reloaded)
         finally:
             stop.set()
-            for loader in loaders:
-                loader.join()
-    assert statuses == {200}
+    for loader in loaders:
+        loader.result()
+    return statuses
+
+
+def test_no_request_fails_while_the_keys_in_a_file_are_damaged(served, tmp_path):
+    """The last keys that could be read remain, whatever becomes of the file."""
+    # Changed files are noticed after seconds, so each damage has a server of its own, and all happen at once.
+    cases = {what: [damage] for what, damage in DAMAGES.items()} | {"two": [DAMAGES["cut"], DAMAGES["removed"]]}
+    outcomes = {}
+    with ExitStack() as running, ThreadPoolExecutor(len(cases)) as pool:
+        for what, damages in cases.items():
+            file = tmp_path / what / "keys.json"
+            file.parent.mkdir()
+            file.write_text(key_set("p256"))
+            server = running.enter_context(served("keys.json", file.parent))
+            outcomes[what] = pool.submit(damage_and_repair, server, file, *damages)
+        assert {what: outcome.result() for what, outcome in outcomes.items()} == {what: {200} for what in cases}
 
 
 def test_very_long_tokens_are_refused(served, tmp_path):

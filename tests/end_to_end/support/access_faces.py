@@ -64,7 +64,9 @@ def faces_environment():
 
 
 class Http2Connection:
-    """What `Faces` needs of an HTTPConnection, over HTTP/2."""
+    """What `Faces` needs of an HTTPConnection, over HTTP/2. It stays open between requests."""
+
+    is_kept = True
 
     def __init__(self, address, verify: ssl.SSLContext | bool = False, socket=None):
         """`socket` is the path of a Unix socket, where `address` is only a name."""
@@ -88,6 +90,8 @@ class Faces:
     def __init__(self, server, connect=None, channel=None):
         """`connect` makes a connection to a face, `channel` one of gRPC; without them, they are plain ones to the ports."""
         self.ports: dict = {}
+        # By face, those that stay open.
+        self._kept: dict = {}
         self._connect = connect or (lambda face: HTTPConnection("127.0.0.1", self.ports[face], timeout=LIMIT_S))
         self._channel = channel or grpc.insecure_channel(server.grpc_url)
         if connect:
@@ -97,6 +101,8 @@ class Faces:
             self.ports[face] = int(server.wait_for_log(rf'Started {name} at [^\s"]+:(\d+)').group(1))
 
     def close(self):
+        for connection in self._kept.values():
+            connection.close()
         self._channel.close()
 
     def ask(self, row, headers, model="own"):
@@ -104,13 +110,17 @@ class Faces:
         if row.face == "gRPC":
             return self.call(row.request, headers, model)
         method, path, more = self.http_request(row, model)
-        connection = self._connect(row.face)
+        connection = self._kept.get(row.face) or self._connect(row.face)
+        is_kept = getattr(connection, "is_kept", False)
+        if is_kept:
+            self._kept[row.face] = connection
         try:
             connection.request(method, path, self.body(row, model) if method == "POST" else None, headers | more)
             answer = connection.getresponse()
             return answer.status, answer.read().decode(errors="replace")
         finally:
-            connection.close()
+            if not is_kept:
+                connection.close()
 
     @staticmethod
     def http_request(row, model):

@@ -62,6 +62,8 @@ class Frames:
         self._connection = h2.connection.H2Connection(config)
         self._connection.initiate_connection()
         self._stream = socket.create_connection(("127.0.0.1", self._port), LIMIT_S)
+        # Otherwise a request may wait for the server's delayed acknowledgement of the last frame.
+        self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._stream
 
     def _close(self):

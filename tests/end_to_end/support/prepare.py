@@ -3,10 +3,13 @@
 The tests do so themselves when they first need it. `cargo xtask test` runs this while it compiles.
 """
 
+import os
+import subprocess
 import sys
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import azurite
 import charts
@@ -36,6 +39,15 @@ def nvidias_bindings():
         for version in nvidia_bindings.VERSIONS:
             nvidia_bindings.prepare(version)
         nvidia_bindings.newer_libraries()
+
+
+def bytecode():
+    """The tests, compiled as pytest has them. Each of the processes that run them would do so."""
+    tests = str(Path(__file__).parents[1])
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-p", "no:cacheprovider", tests]
+    # Any program will do: none is started.
+    environment = os.environ | {"NEREID_BINARY": sys.executable}
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def aoti_models():
@@ -72,6 +84,7 @@ STEPS = [
         charts.prepare,
         llamacpp_package.prepare,
     ],
+    [bytecode],
 ]
 
 

@@ -6,10 +6,12 @@ from http_requests import LIMIT_S
 
 
 def eventually(met, limit_s=LIMIT_S):
-    """Waits for a condition, and returns whether it was met in time."""
-    deadline = time.monotonic() + limit_s
+    """Waits for a condition, and returns whether it was met in time. Checks less often the longer that takes: a check may cost the
+    machine more than the wait."""
+    start = time.monotonic()
     while not met():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - start
+        if waited > limit_s:
             return False
-        time.sleep(0.01)
+        time.sleep(min(max(0.01, waited / 20), 0.05))
     return True
