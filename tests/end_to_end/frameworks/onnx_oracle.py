@@ -107,7 +107,7 @@ def difference(model, feed, answer, expected, noisy_runs=NOISY_RUNS):
         # The server has one dimension for none, unless the file declares the wrong number of them.
         got, right = (np.atleast_1d(it) for it in (answer[name], right))
         if got.shape != right.shape or got.dtype != right.dtype:
-            if any(value.size == 0 for value in (tensors(model, feed) or {}).values()):
+            if any(np.size(value) == 0 for value in [*expected.values(), *(tensors(model, feed) or {}).values()]):
                 # ONNX Runtime's reductions of nothing keep their dimensions.
                 return ""
             return f"{name}: {got.dtype} {list(got.shape)} instead of {right.dtype} {list(right.shape)}"
