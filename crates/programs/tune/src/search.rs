@@ -224,8 +224,10 @@ impl<'a> Course<'a> {
             let mut measured = Vec::new();
             for (done, &settings) in members.iter().enumerate() {
                 let Some(window) = self.pace.window(left(end), members.len() - done, shortest) else { break };
-                self.run(settings, Pace::slot(window), Instant::now(), self.patience(window, end), measure)
-                    .await;
+                // It was measured before: what delays it now is the machine.
+                if !self.run(settings, Pace::slot(window), Instant::now(), end, measure).await {
+                    break;
+                }
                 measured.push(settings);
                 let later: usize = self.later_rounds(&planned, left(self.deadline)).iter().sum();
                 self.report(members.len() - done - 1 + later, progress);
@@ -234,12 +236,13 @@ impl<'a> Course<'a> {
                 // Do not rank candidates lower because the time was over.
                 let again = self.trials.iter_mut().filter(|trial| measured.contains(&trial.settings));
                 again.for_each(|trial| trial.rounds = trial.rounds.saturating_sub(1));
+                self.objective.sort(&mut self.trials);
                 break;
             }
         }
     }
 
-    /// Measures a candidate until some instant.
+    /// Measures a candidate until some instant. Returns whether it came to an end by then.
     async fn run(
         &mut self,
         settings: Settings,
@@ -247,10 +250,14 @@ impl<'a> Course<'a> {
         began: Instant,
         until: Instant,
         measure: &mut impl AsyncFnMut(&Settings, Slot) -> Result<Measurement, String>,
-    ) {
-        let Some(trial) = self.trials.iter_mut().find(|trial| trial.settings == settings) else { return };
+    ) -> bool {
+        let Some(trial) = self.trials.iter_mut().find(|trial| trial.settings == settings) else {
+            return true;
+        };
         self.done += 1;
-        match timeout_at(until, measure(&settings, slot)).await {
+        let outcome = timeout_at(until, measure(&settings, slot)).await;
+        let is_complete = outcome.is_ok();
+        match outcome {
             Ok(Ok(measured)) => {
                 trial.outcome = Ok(measured);
                 trial.rounds += 1;
@@ -264,6 +271,7 @@ impl<'a> Course<'a> {
             Err(_) => {}
         }
         self.objective.sort(&mut self.trials);
+        is_complete
     }
 
     /// The deadline of a measurement.

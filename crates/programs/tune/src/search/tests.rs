@@ -332,6 +332,31 @@ async fn an_engine_is_given_up_after_two_slow_candidates() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_candidate_that_is_delayed_in_a_later_round_keeps_its_rank() {
+    for budget in [10, 16, 60] {
+        for delayed in [Duration::from_secs(3), Duration::from_secs(3600)] {
+            let mut measured = 0;
+            let run = |settings: &Settings, _: Slot| {
+                let is_better = delay(settings) == 1;
+                measured += u32::from(is_better);
+                let further = if is_better && measured > 1 { delayed } else { Duration::ZERO };
+                Ok((measurement(if is_better { 100.0 } else { 30.0 }), further))
+            };
+            let start = |_: &Settings| Duration::from_millis(500);
+            let found =
+                searched_slowly(candidates(3), THROUGHPUT, Duration::from_secs(budget), start, run).await;
+            assert_eq!(found.windows[&1].len().max(2), 2, "{budget}: measured more than twice");
+            assert_eq!(
+                THROUGHPUT.advised(&found.trials).map(|it| delay(&it.settings)),
+                Some(1),
+                "{budget} {delayed:?}"
+            );
+            assert!(found.took <= Duration::from_secs(budget));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_search_in_which_nothing_runs_ends_with_the_reasons() {
     let run = |_: &Settings, _: Duration| Err("no".to_owned());
     let found = searched(candidates(20), THROUGHPUT, 60, Duration::from_millis(10), run).await;
