@@ -157,9 +157,11 @@ def is_defined(model, values):
         # Its pools start at the lowest number of FP32, which only becomes infinite where it is rounded to FP16.
         if node.op_type in POOLS and halves and any(np.isneginf(it).any() for it in numbers):
             return False
-        # Whether one number is a multiple of another depends on how both were rounded.
-        if node.op_type == "Mod" and halves and node.input[1] in values:
-            return False
+        # Whether one number is a multiple of another depends on how both were rounded, or flushed to 0.
+        if node.op_type == "Mod" and made and made[0].dtype.kind == "f" and node.input[1] in values:
+            least = np.abs(values[node.input[1]]).min(initial=1)
+            if halves or not least >= np.finfo(made[0].dtype).tiny:
+                return False
         # What is 0 in FP16 may be another number in FP32, by which another one can be divided, ...
         if node.op_type == "Div" and halves and all((np.abs(it) < SMALLEST_HALF).any() for it in numbers):
             return False
