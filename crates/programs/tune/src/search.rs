@@ -225,7 +225,7 @@ impl<'a> Course<'a> {
             for (done, &settings) in members.iter().enumerate() {
                 let Some(window) = self.pace.window(left(end), members.len() - done, shortest) else { break };
                 // It was measured before: what delays it now is the machine.
-                if !self.run(settings, Pace::slot(window), Instant::now(), end, measure).await {
+                if !self.run(settings, Pace::slot(window), Instant::now(), self.deadline, measure).await {
                     break;
                 }
                 measured.push(settings);
@@ -237,6 +237,7 @@ impl<'a> Course<'a> {
                 let again = self.trials.iter_mut().filter(|trial| measured.contains(&trial.settings));
                 again.for_each(|trial| trial.rounds = trial.rounds.saturating_sub(1));
                 self.objective.sort(&mut self.trials);
+                self.report(0, progress);
                 break;
             }
         }
