@@ -448,7 +448,7 @@ fn versions(project: &Project) -> Result<()> {
     let mut pytest = pytest_command(project, &end_to_end_environment(project)?, &files);
     // The requests take minutes.
     pytest.args(["-o", "faulthandler_timeout=1800"]);
-    pytest.env("LLAMA_SERVER_FOLDER", fetch::llama_server::build(project)?.folder);
+    pytest.env("NEWEST_LLAMACPP", fetch::llama_server::build(project)?.library);
     show(pytest.env("NEREID_LANGUAGE_REQUESTS", "10000"))
 }
 

@@ -19,8 +19,8 @@ TESTS = ["cached_prefixes", "damaged_language_models", "language_models", "reran
 
 
 def built():
-    """The folder with the library of llama.cpp's own server, which no package has."""
-    return Path(os.environ["LLAMA_SERVER_FOLDER"])
+    """The folder with the newest library, which no package has."""
+    return Path(os.environ["NEWEST_LLAMACPP"]).parent
 
 
 @pytest.mark.parametrize(("release", "folder"), [("0.4.0", llamacpp_package.oldest_library_folder), ("0.6.0", built)])

@@ -49,7 +49,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
         command.arg("--model").arg(model);
     }
     if options.llama_server {
-        let LlamaServer { program, library, .. } = llama_server::build(project)?;
+        let LlamaServer { program, library } = llama_server::build(project)?;
         command.arg("--llama-server").arg(program).arg("--library").arg(library);
     }
     for server in &options.beside {

@@ -36,9 +36,8 @@ const CHOICES: &[&str] = &[
     "-DLLAMA_USE_PREBUILT_UI=OFF",
 ];
 
-/// The server, the library beside it, and the folder of both.
+/// The server, and the library beside it.
 pub struct LlamaServer {
-    pub folder: PathBuf,
     pub program: PathBuf,
     pub library: PathBuf,
 }
@@ -46,8 +45,7 @@ pub struct LlamaServer {
 /// Builds it, unless it is present.
 pub fn build(project: &Project) -> Result<LlamaServer> {
     let folder = project.scratch("llama-server");
-    let (program, library) = (folder.join("llama-server"), folder.join("libllama.so"));
-    let built = LlamaServer { folder: folder.clone(), program, library };
+    let built = LlamaServer { program: folder.join("llama-server"), library: folder.join("libllama.so") };
     if built.program.is_file() {
         return Ok(built);
     }

@@ -243,7 +243,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Measures a candidate until some instant. Returns whether it came to an end by then.
+    /// Measures a candidate. Returns false if `until` comes first.
     async fn run(
         &mut self,
         settings: Settings,

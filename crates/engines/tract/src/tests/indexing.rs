@@ -328,7 +328,7 @@ fn indices_that_the_optimiser_computes_are_checked() {
 
 #[test]
 fn indices_that_an_operator_makes_of_an_input_are_checked() {
-    // All but the last are constant, whatever X holds.
+    // The engine can compute all but the last without X.
     let ways: [(&[i64], Vec<NodeProto>); 4] = [
         (&[0], vec![node("ReduceProd", &["X"], &["one"]), node("Mul", &["one", "c"], &["J"])]),
         (&[1], vec![node("Mul", &["X", "zero"], &["nothing"]), node("Add", &["nothing", "c"], &["J"])]),

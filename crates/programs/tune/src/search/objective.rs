@@ -77,7 +77,7 @@ impl Objective {
         });
     }
 
-    /// Whether a measurement is better than the one of the present configuration by more than chance.
+    /// Compares with the present configuration, allowing for chance.
     fn gains(&self, one: &Measurement, present: &Measurement, rounds: u32) -> bool {
         if self.compare(one, present, one.rate.max(present.rate)) != Ordering::Less {
             return false;
